@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local,
-# OpenSearch, versitygw (S3), kinesalite (Kinesis) and Prometheus, and what checks the files in deploy/: helm, promtool
-# and systemd-analyze.
+# OpenSearch, versitygw (S3), kinesalite (Kinesis) and Prometheus, the browser for the dashboard's pages and a proxy in
+# front of them (nginx), and what checks the files in deploy/: helm, promtool and systemd-analyze.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
-# temporary directory. PostgreSQL, MariaDB and npm need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch
+# temporary directory. PostgreSQL, MariaDB, Chromium and npm need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch
 # come by Maven, versitygw and helm are built by Go and kinesalite comes by npm, all into ~/.cache/holdfast. What cannot be had is
 # named, and the script ends with 1.
 set -eu
@@ -39,6 +39,11 @@ install_packages() {
     has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
     { command -v promtool && command -v prometheus; } >/dev/null 2>&1 || missing="$missing prometheus"
     command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
+    # Fonts are only recommended by the browser; without any, text has no size.
+    command -v chromium >/dev/null 2>&1 || missing="$missing chromium fonts-dejavu-core"
+    # The commands of the guides are run as they are written.
+    command -v curl >/dev/null 2>&1 || missing="$missing curl"
+    { [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$missing nginx-light"
     { [ -d "$cache/kinesalite-$KINESALITE" ] && has_node; } || command -v npm >/dev/null 2>&1 || missing="$missing npm"
     [ -n "$missing" ] || return 0
 

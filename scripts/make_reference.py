@@ -27,7 +27,6 @@ from holdfast.config.models import Settings
 from holdfast.config.plugins import SCHEMA_MARK
 from holdfast.events import Event, external, flow, nodes, partitions
 from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
-from holdfast.observe.durations import DURATION, DURATION_HELP, STEPS
 from holdfast.observe.gauges import (
     ALERT_ACTIVE,
     ALERT_ACTIVE_HELP,
@@ -52,6 +51,7 @@ from holdfast.observe.metric_table import (
     SOURCE_COORDINATOR,
     Metric,
 )
+from holdfast.observe.metrics import DURATION, DURATION_HELP, STEPS
 from holdfast.registry import KINDS, Registry, singular
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -99,8 +99,10 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
     examples = [line for line in (command.epilog or "").split("\n\n") if line.startswith("holdfast")]
     if examples:
         yield "```sh\n" + "\n".join(examples) + "\n```"
-    for name, below in getattr(command, "commands", {}).items():
-        yield from _command(below, type(ctx)(below, info_name=name, parent=ctx))
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(ctx):
+            below = command.get_command(ctx, name)
+            yield from _command(below, type(ctx)(below, info_name=name, parent=ctx))
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:

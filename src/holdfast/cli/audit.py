@@ -15,7 +15,6 @@ from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, op
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.audit.letters import AuditedLetters
     from holdfast.audit.locate import Found
     from holdfast.audit.sink import AuditedSink
     from holdfast.leases.store import Store
@@ -68,20 +67,13 @@ def verify(
     dead letters. Shows partitions with doubts, and a summary. Changes nothing, and may run beside the pipeline. Exits
     with 1 on any doubt or unreadable file, with 3 if a server cannot be reached.
     """
-    from holdfast.assemble import audited, audited_letters, audited_run, with_redrives
-    from holdfast.audit.sink import FILES
+    from holdfast.runs.verification import audited_parts, proofs_of
 
     with opened_pipeline(file, pipeline) as opened:
-        letters = audited_letters(opened.settings, opened.name) if run is None else []
-        if run is not None:
-            audited_sinks = audited_run(opened, run)
-        elif letters and all(named.use.name != FILES for named in opened.configured.sinks):
-            audited_sinks = []
-        else:
-            audited_sinks = with_redrives(opened, audited(opened.settings, opened.name))
+        audited_sinks, letters = audited_parts(opened, run)
         offsets = all(audited.offsets for audited in audited_sinks)
         report = Report(deep=deep, offsets=offsets, everything=everything)
-        proofs = report.collect(_proofs(audited_sinks, letters, opened.store, deep=deep))
+        proofs = report.collect(proofs_of(audited_sinks, letters, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
         else:
@@ -90,18 +82,6 @@ def verify(
             report.say()
     if report.doubtful or report.unread:
         raise typer.Exit(ExitCode.DOUBT)
-
-
-def _proofs(
-    audited_sinks: list[AuditedSink], letters: list[AuditedLetters], store: Store, *, deep: bool
-) -> Iterator[PartitionProof | RootProof | LettersProof]:
-    from holdfast.audit.letters import verify_letters
-    from holdfast.audit.verify import verify as proofs
-
-    for audited in audited_sinks:
-        yield from proofs(audited, store, deep=deep)
-    for box in letters:
-        yield verify_letters(box, store)
 
 
 def locate(  # noqa: PLR0913, PLR0917 - each is an option
@@ -186,7 +166,7 @@ class Report:
     def collect(
         self, proofs: Iterator[PartitionProof | RootProof | LettersProof]
     ) -> Iterator[PartitionProof | RootProof | LettersProof]:
-        """Yield the same proofs, and keep what is printed."""
+        """Yield the same proofs, and keep what will be printed."""
         for proof in proofs:
             self.doubtful += bool(proof.doubts.number)
             if isinstance(proof, PartitionProof):
@@ -229,7 +209,7 @@ class Report:
             files = self._plural(self.unread, "file")
             return f"not proven: the rows of {files} could not be read, although the digests are correct; see the notes"
         if self._letters and not self._partitions:
-            return f"proven: {' and '.join(self._letters)} can be read back; documents are not audited"
+            return f"proven: {' and '.join(self._letters)} can be read back; what the sinks hold is not audited"
         scope = f"{self._plural(self._partitions, 'partition')}, {self._plural(sums['files'], 'file')}"
         if not self._offsets:
             proven = "the chain of commits is complete and every committed file exists"

@@ -79,7 +79,7 @@ def validate(
 
 
 def _check_further(settings: Settings, *, analyse: bool, connect: bool) -> None:
-    """Raise `ConfigError` with what cannot be reached, and else with what does not fit."""
+    """Raise `ConfigError` with everything that cannot be reached or, if all can, with what does not fit."""
     from holdfast import engines, service
     from holdfast.configured_store import find_modules_beside
     from holdfast.events import Notice
@@ -113,13 +113,17 @@ def _right(file: str, settings: Settings) -> dict[str, Any]:
 
 
 def _notes(settings: Settings) -> list[str]:
-    """Return what the formats of file sinks cannot hold, and what the functions of the file ignore."""
+    """Return what formats of file sinks cannot hold, what functions ignore, and what live tables need."""
     from holdfast.formats.choice import limits_of
     from holdfast.functions.settings import FunctionConfig
     from holdfast.registry import Registry
+    from holdfast.sources.database.config import DatabaseConfig
 
     registry, notes = Registry.installed(), []
     for name, pipeline in settings.pipelines.items():
+        source = pipeline.source
+        if isinstance(source.config, DatabaseConfig):
+            notes += [f"pipelines.{name}.source.{source.name}.{note}" for note in source.config.notes()]
         for sink in pipeline.sinks:
             config, found = sink.use.config, []
             if isinstance(config, FunctionConfig):

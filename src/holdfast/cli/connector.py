@@ -1,4 +1,4 @@
-"""`holdfast connector`: brings what Spark needs to read Kafka."""
+"""`holdfast connector`: fetches what Spark needs to read Kafka."""
 
 from __future__ import annotations
 

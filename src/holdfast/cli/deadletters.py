@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import getpass
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, arguments_of, chosen_pipeline, opened_pipeline
+from holdfast.cli.options import (
+    AsJson,
+    File,
+    PipelineName,
+    arguments_of,
+    chosen_pipeline,
+    opened_pipeline,
+    pipeline_actions,
+)
 from holdfast.cli.reprocess import Detach, log, tell_detached, tell_next
-from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.config.models import Settings
     from holdfast.flow.letter import Letter, LetterBox
     from holdfast.flow.run import Run
     from holdfast.runs.letter_selection import Taken
 
 COUNTS = ("WAITING", "SENT AGAIN", "CANNOT BE", "FIRST", "LAST")
-LONGEST_REASON = 200
 MOST_ROWS = 1000
 
 SinkName = Annotated[str | None, typer.Option("--sink", metavar="NAME", help="Only this sink; all unless given.")]
@@ -33,13 +35,14 @@ Reason = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
 ]
 ByPartition = Annotated[
-    bool, typer.Option("--by-partition", metavar="", help="Count the letters of each partition apart.")
+    bool, typer.Option("--by-partition", metavar="", help="Count the letters of each partition separately.")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Print at most this many.")]
 Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also letters that were sent again.")]
 Whole = Annotated[
     bool, typer.Option("--whole", metavar="", help="Print large records whole, and not only their beginning.")
 ]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why they are sent; kept in the audit log.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only print what would be sent.")]
 
 
@@ -54,18 +57,18 @@ def list_letters(
 
     Reasons are shown without the values in them, so that records with the same error are counted together.
     """
-    from holdfast.flow.letter import general_reason
+    from holdfast.assemble import load_settings
+    from holdfast.runs.letter_counts import letter_rows
 
-    groups: dict[tuple[str, ...], _Group] = {}
-    for name, _, letter in _letters(file, pipeline, sink):
-        key = (name, *([letter.key] if by_partition else []), general_reason(letter.reason)[:LONGEST_REASON])
-        groups.setdefault(key, _Group()).count(letter)
-    columns = ("SINK", *(["PARTITION"] if by_partition else []), "REASON", *COUNTS)
-    rows = [(*key, *group.cells()) for key, group in sorted(groups.items())]
+    settings = load_settings(file)
+    found = letter_rows(settings, chosen_pipeline(settings, pipeline), sink, by_partition=by_partition)
     if json:
-        names = [column.lower().replace(" ", "_") for column in columns]
-        output.say_json([dict(zip(names, row, strict=True)) for row in rows])
+        output.say_json(found)
         return
+    columns, rows = (
+        ("SINK", *(["PARTITION"] if by_partition else []), "REASON", *COUNTS),
+        [[*row.values()] for row in found],
+    )
     output.say_table(columns, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         output.tell(f"{len(rows) - MOST_ROWS} more rows are not shown; --json shows all")
@@ -95,7 +98,7 @@ def show(  # noqa: PLR0913, PLR0917 - each is an option
         output.tell(f"there are more than {limit} letters; see --limit")
 
 
-def redrive(
+def redrive(  # noqa: PLR0913, PLR0917 - each is an option
     file: File,
     pipeline: PipelineName = None,
     sink: SinkName = None,
@@ -103,6 +106,7 @@ def redrive(
     reason: Reason = None,
     dry_run: DryRun = False,
     detach: Detach = False,
+    why: Why = "",
 ) -> None:
     """Send the records of dead letters through the pipeline's processors again, into the sink that kept them.
 
@@ -111,19 +115,19 @@ def redrive(
     hold enough of their record are left and reported. Letters of a function are sent to its handler. The live pipeline
     keeps running. Exits with 1 if a run is incomplete.
     """
+    from holdfast.runs.letter_counts import sink_names
     from holdfast.runs.letter_selection import Choice
     from holdfast.runs.redrive import look
-    from holdfast.runs.redrive import redrive as send_again
 
     complete = True
     with opened_pipeline(file, pipeline) as opened:
-        arguments = arguments_of(file, opened)
-        for name in _sinks(opened.settings, opened.name, sink):
+        arguments, actions = arguments_of(file, opened), pipeline_actions(opened, why, log())
+        for name in sink_names(opened.settings, opened.name, sink):
             choice = Choice(name, partition, reason)
             taken = look(opened, choice)
             _tell_taken(name, taken, dry_run=dry_run)
             if taken.number and not dry_run:
-                run = send_again(opened, choice, log(), by=getpass.getuser(), detached=detach)
+                run = actions.redrive(choice, detached=detach).result
                 complete = (detach or _end(name, run, arguments)) and complete
                 if detach:
                     tell_detached(run, arguments)
@@ -131,57 +135,20 @@ def redrive(
         raise typer.Exit(1)
 
 
-class _Group:
-    """Counts letters with the same reason."""
-
-    def __init__(self) -> None:
-        self._states: Counter[str] = Counter()
-        self._times: list[float] = []
-
-    def count(self, letter: Letter) -> None:
-        state = "sent" if letter.redriven is not None else "waiting" if letter.refusal is None else "cannot"
-        self._states[state] += 1
-        if letter.at is not None:
-            self._times = [min([letter.at, *self._times]), max([letter.at, *self._times])]
-
-    def cells(self) -> tuple[Any, ...]:
-        first, last = self._times or (None, None)
-        counts = (self._states["waiting"], self._states["sent"], self._states["cannot"])
-        return (*counts, _time(first), _time(last))
-
-
 def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, LetterBox, Letter]]:
     """Yield letters with the names and the letter boxes of their sinks."""
-    from holdfast.assemble import build_pipeline, load_settings
-    from holdfast.registry import Registry
-    from holdfast.runs.redrive import box_of
+    from holdfast.assemble import load_settings
+    from holdfast.runs.letter_counts import letters_of
 
     settings = load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    built = build_pipeline(settings.pipelines[name], Registry.installed())
-    try:
-        for sink_name in _sinks(settings, name, sink):
-            box = box_of(built, settings.identifier(name), sink_name)
-            for letter in box.letters():
-                yield sink_name, box, letter
-    finally:
-        built.source.close()
-
-
-def _sinks(settings: Settings, pipeline: str, wanted: str | None) -> list[str]:
-    names = [named.name for named in settings.pipelines[pipeline].sinks]
-    if wanted is not None and wanted not in names:
-        raise UsageError(f"pipeline {pipeline!r} has no sink {wanted!r}; it has {', '.join(names)}")
-    return names if wanted is None else [wanted]
+    yield from letters_of(settings, chosen_pipeline(settings, pipeline), sink)
 
 
 def _fields(letter: Letter) -> dict[str, Any]:
-    fields = asdict(letter) | {"id": f"{letter.id.container}:{letter.id.number}", "at": _time(letter.at)}
+    from holdfast.runs.letter_counts import letter_time
+
+    fields = asdict(letter) | {"id": f"{letter.id.container}:{letter.id.number}", "at": letter_time(letter.at)}
     return {name: value for name, value in fields.items() if value is not None} | {"cannot_be_sent": letter.refusal}
-
-
-def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _tell_taken(sink: str, taken: Taken, *, dry_run: bool) -> None:

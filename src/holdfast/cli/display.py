@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, TextIO
@@ -15,6 +16,7 @@ from holdfast.events import PipelineProgressed
 from holdfast.leases.store import Store
 from holdfast.leases.sums import sums
 from holdfast.observe.consumers import Consumer
+from holdfast.observe.insights import nodes
 from holdfast.observe.partition_counts import COSTLY_EVERY, SHARE
 from holdfast.observe.progress import Progress, rounded, shortened
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 EVERY = 10.0
 """Least seconds between two reads of the store, and seconds between two lines without a terminal."""
+SOON = 2.0
+"""Seconds between two looks at a store without rows, for the table: it should not say 0/0 for long."""
 LAST_READ = 1.0
 """Seconds that a read may take from the time that a node has for stopping."""
 REFRESH = 0.5
@@ -40,7 +44,10 @@ class LogStream(io.TextIOBase):
 
 
 class Display:
-    """Shows the progress of pipelines while a node works. `names`: by the pipeline's name in the store, for people."""
+    """Shows the progress of pipelines while a node works.
+
+    `names`: the names to show, by the pipelines' names in the store. `fleet`: that of the nodes that are counted.
+    """
 
     def __init__(
         self,
@@ -49,9 +56,11 @@ class Display:
         emit: Consumer,
         *,
         live: bool,
+        fleet: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._progress = progress
+        self._fleet = fleet
         self._names = names
         self._emit = emit
         self._live = live
@@ -72,7 +81,7 @@ class Display:
 
     def _read(self, store: Store) -> None:
         due = self._clock()
-        while not self._over.wait(EVERY):
+        while not self._over.wait(min(SOON, EVERY) if self._live else EVERY):
             if self._clock() >= due:
                 due = self._learn(store)
             if not self._live:
@@ -91,10 +100,14 @@ class Display:
         with suppress(Exception):  # the store may be closed meanwhile, and progress never fails a node
             found = {name: sums(store, name, "") for name in self._names}
             empty = not any(found.values())
-            self._progress.learn(found)
+            self._progress.learn(found, self._nodes(store) if self._fleet else None)
         ended = self._clock()
-        least = EVERY if store.has_clock or empty else COSTLY_EVERY  # without rows, a read costs next to nothing
-        return ended + max(least, SHARE * (ended - started))
+        # Without rows, a read costs next to nothing.
+        soonest, least = (EVERY, COSTLY_EVERY) if store.charges_for_reads else (0.0, EVERY)
+        return ended + max(soonest if empty else least, SHARE * (ended - started))
+
+    def _nodes(self, store: Store) -> Mapping[str, int]:
+        return Counter(name for node in nodes(store, self._fleet, ()) if node.alive for name in node.pipelines)
 
     @contextmanager
     def _table(self) -> Iterator[None]:
@@ -112,7 +125,7 @@ class Display:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in _COLUMNS:
             table.add_column(name, justify="left" if name == _COLUMNS[0] else "right")
-        for event in self._progress.now():
+        for event in self._progress.recent():
             table.add_row(*_cells(self._names[event.pipeline], event))
         return table
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -92,6 +93,26 @@ class Commands(TyperGroup):
             _print_error(error, verbose=bool(ctx.meta.get(VERBOSE)))
             raise typer.Exit(exit_code(error)) from error
         return result
+
+
+class LateCommands(TyperGroup):
+    """A group whose commands are made when they are needed, so that other commands need not wait for them."""
+
+    fill: ClassVar[Callable[[typer.Typer], None]]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._make()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        self._make()
+        return super().get_command(ctx, cmd_name)
+
+    def _make(self) -> None:
+        if not self.commands:
+            group = typer.Typer(pretty_exceptions_enable=False)
+            type(self).fill(group)
+            self.commands = typer.main.get_group(group).commands
 
 
 def _print_error(error: Exception, *, verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 import time
 from pathlib import Path
@@ -24,7 +25,9 @@ Folder = Annotated[Path, typer.Option("--folder", metavar="PATH", help="Where th
 FunctionFile = Annotated[
     str,
     typer.Argument(
-        metavar="FILE", help="A Python file with a handler, a pipeline file with a function, or Nuclio's function.yaml."
+        metavar="FILE",
+        help="A Python file with a handler (FILE.py or FILE.py:NAME), a pipeline file with a function, or Nuclio's "
+        "function.yaml.",
     ),
 ]
 Events = Annotated[
@@ -38,12 +41,37 @@ HandlerOption = Annotated[
     str | None, typer.Option("--handler", metavar="NAME", help="The function in a Python file; handler unless given.")
 ]
 ShardId = Annotated[int, typer.Option("--shard-id", metavar="N", help="The shard of the events.")]
+_HANDLER = '''"""Called for every record of a stream, in order per shard."""
+
+
+def init_context(context):
+    """Called once per worker, before the first record."""
+    context.user_data.count = 0
+
+
+def handler(context, event):
+    """Called for one record. An exception means: try again later. The record is done when this returns."""
+    context.user_data.count += 1
+    context.logger.info_with("Got event", shard_id=event.shard_id, offset=event.offset, size=event.size)
+'''
+
+_TEST = """from holdfast.testing import RecordingContext, call_handler, stream_event
+
+from {name} import handler, init_context
+
+
+def test_every_record_is_counted_and_logged():
+    context = RecordingContext()
+    init_context(context)
+    for offset in (0, 1):
+        call_handler(handler, context, stream_event(b"hello", shard_id=3, offset=offset))
+    assert context.user_data.count == 2
+    assert context.logged[0]["message"] == "Got event"
+"""
 
 
 def init(name: FunctionName, folder: Folder = Path()) -> None:
-    """Make a handler and its test, to begin with."""
-    from holdfast.functions.scaffold import create_function
-
+    """Create a handler and its test, to start from."""
     for path in create_function(name, folder):
         output.say(str(path))
 
@@ -83,6 +111,13 @@ def _config(file: str, handler: str | None, pipeline: str | None) -> FunctionCon
     from holdfast.functions.settings_file import function_settings
     from holdfast.sinks.function.config import FunctionSinkConfig
 
+    source, _, name = file.rpartition(":")
+    if source.endswith(".py"):
+        if not name:
+            raise UsageError(f"{file} names no handler after the colon")
+        if handler is not None:
+            raise UsageError(f"{file} names its handler already; leave out --handler")
+        file, handler = source, name
     if not file.endswith(".py"):
         if handler is not None:
             raise UsageError("--handler is for Python files; this file names its handler itself")
@@ -127,7 +162,7 @@ def _shown(call: Invocation) -> dict[str, Any]:
 
 
 def _plain(result: Any) -> Any:
-    """The result as JSON has it: a response by its status and body, what JSON does not have as text."""
+    """The result as JSON: a response becomes its status and body, and a value that JSON does not have becomes text."""
     from holdfast.observe.json_values import plain
 
     if hasattr(result, "status_code"):
@@ -145,3 +180,17 @@ def _say(call: Invocation) -> None:
     acks = "acked" if call.acked else "not acked"
     explicit = ", ".join(f"{ack.partition}/{ack.offset}" for ack in call.explicit_acks)
     output.say(f"event {offsets}: {acks}{f'; explicit acks: {explicit}' if explicit else ''}; returned {call.result!r}")
+
+
+def create_function(name: str, folder: Path) -> list[Path]:
+    """Write a handler and its test into `folder/name`, and return their paths. Raises `UsageError` if one exists."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise UsageError(f"{name!r} cannot be the name of a Python module; use letters, digits and underscores")
+    files = {folder / name / f"{name}.py": _HANDLER, folder / name / f"test_{name}.py": _TEST.format(name=name)}
+    for path in files:
+        if path.exists():
+            raise UsageError(f"{path} exists already; nothing was written")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return list(files)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
+from holdfast.cli.options import AsJson, File, PipelineName, Why, opened_pipeline, pipeline_actions
 
 if TYPE_CHECKING:
     from holdfast.flow.generations import Generations
@@ -22,20 +21,18 @@ COLUMNS = ("GENERATION", "CURRENT", "DIGEST", "CREATED BY")
 
 def list_generations(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
     """List the generations of a pipeline."""
+    from holdfast.observe.listings import generation_rows
+
     with _generations(file, pipeline) as generations:
-        registered = list(generations.list())
-        current = generations.current()[0] if registered else None
+        found = generation_rows(generations)
     if json:
-        output.say_json([asdict(generation) | {"current": generation.number == current} for generation in registered])
+        output.say_json(found)
     else:
-        marks = {True: "yes", False: ""}
-        output.say_table(
-            COLUMNS,
-            [
-                (generation.number, marks[generation.number == current], generation.digest[:12], generation.created_by)
-                for generation in registered
-            ],
-        )
+        output.say_table(COLUMNS, [_cells(row) for row in found])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (row["number"], "yes" if row["current"] else "", row["digest"][:12], row["created_by"])
 
 
 def show(file: File, number: Number, pipeline: PipelineName = None) -> None:
@@ -44,21 +41,21 @@ def show(file: File, number: Number, pipeline: PipelineName = None) -> None:
         output.say_json(asdict(generations.show(number)))
 
 
-def switch(file: File, number: Number, pipeline: PipelineName = None) -> None:
+def switch(file: File, number: Number, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Make a later generation the current one.
 
     Nodes with other code hand back their partitions in their next pass; nodes with this generation take them. Each
     partition switches between two commits, so that every record is in exactly one generation.
     """
-    with _generations(file, pipeline) as generations:
-        switched = generations.switch(number)
+    with opened_pipeline(file, pipeline) as opened:
+        switched = pipeline_actions(opened, reason).switch_generation(number).result
     output.say(f"generation {switched.number} is now current; nodes see it within a heartbeat")
 
 
-def back(file: File, pipeline: PipelineName = None) -> None:
+def back(file: File, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Return to the previous parsing. It gets the next number, because numbers are never reused."""
-    with _generations(file, pipeline) as generations:
-        restored = generations.back(getpass.getuser())
+    with opened_pipeline(file, pipeline) as opened:
+        restored = pipeline_actions(opened, reason).previous_generation().result
     output.say(f"generation {restored.number} is now current, with the parsing of digest {restored.digest[:12]}")
 
 

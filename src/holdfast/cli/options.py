@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,10 @@ import typer
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.assemble import StoredPipeline
+    from holdfast.assemble import Emit, StoredPipeline
     from holdfast.config.models import Settings
-    from holdfast.leases.controls import Controls
     from holdfast.leases.store import Store
+    from holdfast.runs.actions import Actions, PipelineActions
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The configuration file.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON to stdout.")]
@@ -26,6 +25,7 @@ PipelineName = Annotated[
 ]
 
 
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the audit log.")]
 Rate = Annotated[str, typer.Argument(metavar="RATE", help="Records per second over all nodes; `none`: no limit.")]
 
 
@@ -47,24 +47,32 @@ def text_of(file: str) -> str:
     try:
         return Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file {file} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"the file {file} cannot be read: {reason}") from None
 
 
 def chosen_pipeline(settings: Settings, wanted: str | None) -> str:
     """Return the pipeline to work on. Raises `UsageError` if it is unknown or ambiguous."""
-    from holdfast.registry import did_you_mean
-
     names = list(settings.pipelines)
-    if wanted is not None and wanted not in names:
-        hint = did_you_mean(wanted, names) or f"; it has {', '.join(names) or 'none'}"
-        raise UsageError(f"there is no pipeline {wanted!r} in this file{hint}")
     if wanted is not None:
+        check_pipelines(settings, [wanted])
         return wanted
     if not names:
         raise UsageError("this file has no pipelines")
     if len(names) > 1:
         raise UsageError(f"this file has several pipelines; add --pipeline with one of {', '.join(names)}")
     return names[0]
+
+
+def check_pipelines(settings: Settings, wanted: Iterable[str]) -> None:
+    """Raise `UsageError` if one of these pipelines is unknown."""
+    from holdfast.registry import did_you_mean
+
+    names = list(settings.pipelines)
+    for name in wanted:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; it has {', '.join(names) or 'none'}"
+            raise UsageError(f"there is no pipeline {name!r} in this file{hint}")
 
 
 @contextmanager
@@ -85,12 +93,29 @@ def opened_store(settings: Settings) -> Iterator[Store]:
         store.close()
 
 
-def controls_of(settings: Settings, store: Store) -> Controls:
-    """Return the controls of the file's fleet."""
-    from holdfast.configured_store import fleet
-    from holdfast.leases.controls import Controls
+def actions_of(settings: Settings, store: Store, reason: str) -> Actions:
+    """Return the actions of the person who has started this command."""
+    import socket
 
-    return Controls(store, lambda: uuid.uuid4().hex, fleet(settings))
+    from holdfast.leases.action import Request
+    from holdfast.runs.actions import Actions
+
+    return Actions(settings, store, Request(_user(), "cli", socket.gethostname(), reason))
+
+
+def pipeline_actions(pipeline: StoredPipeline, reason: str, emit: Emit = lambda _event: None) -> PipelineActions:
+    """Return the actions on this pipeline, in the name of the person who has started this command."""
+    return actions_of(pipeline.settings, pipeline.store, reason).pipeline(pipeline.name, emit)
+
+
+def _user() -> str:
+    import getpass
+    import os
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        return f"user {os.getuid()}"
 
 
 def node_names(pipeline: StoredPipeline) -> dict[str, str]:

@@ -61,7 +61,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def clear_screen() -> None:
-    """Begin at the top of the screen; elsewhere than on a terminal, after an empty line."""
+    """Clear the terminal; if stdout is not a terminal, print an empty line instead."""
     typer.echo("\x1b[2J\x1b[H" if sys.stdout.isatty() else "", nl=not sys.stdout.isatty())
 
 

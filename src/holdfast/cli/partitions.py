@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
+from holdfast.cli.options import AsJson, File, PipelineName, Why, opened_pipeline, pipeline_actions
 from holdfast.errors import UsageError
-from holdfast.leases.lease import Status
 
 if TYPE_CHECKING:
+    from holdfast.assemble import StoredPipeline
     from holdfast.leases.lease import Lease
     from holdfast.leases.operator import Operator
+    from holdfast.runs.audited import Report
+    from holdfast.runs.partition_actions import Changes, PartitionActions
+
+
+class StatusName(StrEnum):
+    """The values of `Status`, repeated here because loading its module would delay every `--help`."""
+
+    UNASSIGNED = "UNASSIGNED"
+    ASSIGNED = "ASSIGNED"
+    CLOSED = "CLOSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The partition's key.")]
 Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys of one or more partitions.")]
 Statuses = Annotated[
-    list[Status] | None,
+    list[StatusName] | None,
     typer.Option(
         "--status",
         case_sensitive=False,
@@ -34,7 +49,7 @@ SomeKeys = Annotated[
     typer.Argument(metavar="[KEY]...", help="Keys of one or more partitions, unless --status is given."),
 ]
 ReopenedStatus = Annotated[
-    Status | None,
+    StatusName | None,
     typer.Option(
         "--status",
         case_sensitive=False,
@@ -51,7 +66,7 @@ Limit = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason that is stored in the row.")]
 PurgedStatus = Annotated[
-    Status,
+    StatusName,
     typer.Option(
         "--status",
         case_sensitive=False,
@@ -71,8 +86,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Print how m
 Yes = Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask for confirmation.")]
 
 COLUMNS = ("KEY", "STATUS", "OWNER", "TOKEN", "SEQUENCE", "POSITION", "RECORDS", "ATTEMPTS", "LAST ERROR")
-PURGE_CHUNK = 500
-REOPENABLE = (Status.FAILED, Status.CLOSED, Status.COMPLETED)
+REOPENABLE = (StatusName.FAILED, StatusName.CLOSED, StatusName.COMPLETED)
+BY_HAND = "failed by hand with holdfast partitions fail"
 
 
 def list_partitions(
@@ -84,10 +99,11 @@ def list_partitions(
     json: AsJson = False,
 ) -> None:
     """List the partitions of a pipeline in order of their keys."""
+    from holdfast.leases.lease import Status
     from holdfast.observe import insights
 
     with _operator(file, pipeline, run) as operator:
-        rows = islice(operator.rows(tuple(status or ())), limit)
+        rows = islice(operator.rows(tuple(map(Status, status or ()))), limit)
         if json:
             output.say_json_rows(insights.partition(row) for row in rows)
         else:
@@ -104,88 +120,115 @@ def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = Fal
     if json:
         output.say_json(row)
     else:
+        held = row.pop("tenures")
         output.say_table(("FIELD", "VALUE"), list(row.items()))
+        if held:
+            output.say("")
+            output.say_table(
+                ("TOKEN", "OWNER", "FROM", "TO", "SEQUENCE", "HOW", "BY"), [_tenure(each) for each in held]
+            )
+
+
+def _tenure(held: Mapping[str, Any]) -> tuple[Any, ...]:
+    how = str(held["how"]).replace("_", " ")
+    return (held["token"], held["owner"], held["from"], held["to"], held["sequence"], how, held["by"])
 
 
 def reopen(
-    file: File, key: SomeKeys = None, pipeline: PipelineName = None, status: ReopenedStatus = None, yes: Yes = False
+    file: File,
+    key: SomeKeys = None,
+    pipeline: PipelineName = None,
+    status: ReopenedStatus = None,
+    yes: Yes = False,
+    reason: Why = "",
 ) -> None:
     """Reopen FAILED, CLOSED or COMPLETED partitions; each continues at its current position."""
     if bool(key) == (status is not None):
         raise UsageError("give the keys of partitions, or --status to reopen all with that status")
     if status is not None and status not in REOPENABLE:
-        raise UsageError(f"{status.value} partitions are open; only FAILED, CLOSED and COMPLETED ones can be reopened")
-    with _operator(file, pipeline) as operator:
-        keys = key or [row.key for row in operator.rows((status,) if status else ())]
-        if not keys:
+        raise UsageError(f"{status} partitions are open; only FAILED, CLOSED and COMPLETED ones can be reopened")
+    from holdfast.leases.lease import Status
+    from holdfast.runs.partition_actions import Selection
+
+    with opened_pipeline(file, pipeline) as opened:
+        actions = _actions(opened, reason)
+        chosen = Selection(keys=key or (), statuses=(Status(status),) if status else ())
+        number = len(actions.matching(chosen))
+        if not number:
             output.say(f"there are no {status} partitions")
-        elif key or yes or output.confirm(f"Reopen {_number(len(keys))} of {operator.pipeline}?", otherwise="--yes"):
-            for partition_key in keys:
-                _print_status(operator.reopen(partition_key))
+        elif key or yes or output.confirm(f"Reopen {_number(number)} of {opened.identifier}?", otherwise="--yes"):
+            _raise_first(actions.reopen(chosen if key or yes else replace(chosen, expect=number)))
         else:
             output.say("nothing was changed")
 
 
-def release(file: File, key: Keys, pipeline: PipelineName = None) -> None:
+def release(file: File, key: Keys, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Take partitions away from their owner, so that any node can take them. Late writes of the owner are refused."""
-    _change(file, pipeline, key, lambda operator, partition_key: operator.release(partition_key))
+    from holdfast.runs.partition_actions import Selection
+
+    with opened_pipeline(file, pipeline) as opened:
+        _raise_first(_actions(opened, reason).release(Selection(keys=key)))
 
 
 def fail(
     file: File,
     key: Keys,
-    reason: Reason = "failed by hand with holdfast partitions fail",
+    reason: Reason = BY_HAND,
     pipeline: PipelineName = None,
 ) -> None:
     """Stop work on partitions until they are reopened."""
-    _change(file, pipeline, key, lambda operator, partition_key: operator.fail(partition_key, reason))
+    from holdfast.runs.partition_actions import Selection
+
+    with opened_pipeline(file, pipeline) as opened:
+        _raise_first(_actions(opened, reason).fail(Selection(keys=key), reason))
 
 
 def purge(
     file: File,
     older_than: OlderThan,
-    status: PurgedStatus = Status.COMPLETED,
+    status: PurgedStatus = StatusName.COMPLETED,
     pipeline: PipelineName = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    reason: Why = "",
 ) -> None:
     """Free the space of partitions that were completed long ago.
 
     Each row is reduced to its key and token, so that nothing is read again and no late writer gets through.
     """
-    if status is not Status.COMPLETED:
-        raise UsageError(f"{status.value} partitions cannot be purged: only COMPLETED ones are no longer needed")
+    if status is not StatusName.COMPLETED:
+        raise UsageError(f"{status} partitions cannot be purged: only COMPLETED ones are no longer needed")
     seconds = _seconds(older_than)
-    with _operator(file, pipeline) as operator:
-        number = sum(1 for _ in operator.purgeable(seconds))
+    with opened_pipeline(file, pipeline) as opened:
+        number = sum(1 for _ in opened.operator().purgeable(seconds))
         if dry_run or not number:
             output.say(f"{_number(number)} would be purged" if number else "there is nothing to purge")
-        elif yes or output.confirm(f"Purge {_number(number)} of {operator.pipeline}?", otherwise="--yes"):
-            output.say(f"{_number(_in_chunks(operator.purgeable(seconds), operator.purge))} purged")
+        elif yes or output.confirm(f"Purge {_number(number)} of {opened.identifier}?", otherwise="--yes"):
+            purged = _actions(opened, reason).purge(seconds, expect=None if yes else number).result
+            output.say(f"{_number(purged.done)} purged")
         else:
             output.say("nothing was changed")
 
 
-def forget(file: File, pipeline: PipelineName = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+NOTHING_TO_FORGET = "there is nothing to forget: only partitions that were purged at least a day ago can be forgotten"
+
+
+def forget(
+    file: File, pipeline: PipelineName = None, dry_run: DryRun = False, yes: Yes = False, reason: Why = ""
+) -> None:
     """Delete the rows of partitions that were purged at least a day ago.
 
-    What discovery finds of them later is read a second time: forget only what the source no longer has.
+    A partition that discovery finds later is read a second time: forget only what the source no longer has.
     """
-    with _operator(file, pipeline) as operator:
-        number = sum(1 for _ in operator.forgettable())
+    with opened_pipeline(file, pipeline) as opened:
+        number = sum(1 for _ in opened.operator().forgettable())
         if dry_run or not number:
-            output.say(f"{_number(number)} would be forgotten" if number else "there is nothing to forget")
-        elif yes or output.confirm(f"Forget {_number(number)} of {operator.pipeline}?", otherwise="--yes"):
-            output.say(f"{_number(_in_chunks(operator.forgettable(), operator.forget))} forgotten")
+            output.say(f"{_number(number)} would be forgotten" if number else NOTHING_TO_FORGET)
+        elif yes or output.confirm(f"Forget {_number(number)} of {opened.identifier}?", otherwise="--yes"):
+            forgotten = _actions(opened, reason).forget(expect=None if yes else number).result
+            output.say(f"{_number(forgotten.done)} forgotten")
         else:
             output.say("nothing was changed")
-
-
-def _in_chunks(rows: Iterator[Lease], change: Callable[[list[Lease]], int]) -> int:
-    changed = 0
-    while chunk := list(islice(rows, PURGE_CHUNK)):
-        changed += change(chunk)
-    return changed
 
 
 @contextmanager
@@ -194,10 +237,14 @@ def _operator(file: str, pipeline: str | None, run: str = "") -> Iterator[Operat
         yield opened.operator(run)
 
 
-def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:
-    with _operator(file, pipeline) as operator:
-        for key in keys:
-            _print_status(change(operator, key))
+def _actions(pipeline: StoredPipeline, reason: str) -> PartitionActions:
+    """Actions that print every partition that was changed, and end at the first one that cannot be changed."""
+    return pipeline_actions(pipeline, "" if reason == BY_HAND else reason).partitions(_print_status, halt=True)
+
+
+def _raise_first(report: Report[Changes]) -> None:
+    for error in report.result.errors:
+        raise error
 
 
 def _print_status(row: Lease) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +17,12 @@ from holdfast.cli.options import (
     File,
     PipelineName,
     Rate,
+    Why,
+    actions_of,
     node_names,
     opened_pipeline,
     opened_store,
+    pipeline_actions,
     rate_of,
 )
 from holdfast.errors import UsageError
@@ -27,6 +30,7 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from holdfast.assemble import StoredPipeline
     from holdfast.flow.run import GroupStats, Run
+    from holdfast.runs.index_check import Comparison, IndexCheck
     from holdfast.runs.reindex_configuration import ReindexConfiguration
 
 LatestRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="The run's id; the latest unless given.")]
@@ -41,10 +45,11 @@ Recreate = Annotated[
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Most documents of one bulk request.")
+    int | None,
+    typer.Option("--batch-size", min=1, metavar="N", help="Maximum number of documents in one bulk request."),
 ]
 Changed = Annotated[
-    bool, typer.Option("--changed", metavar="", help="Only what changed since the last COMPLETED run, in place.")
+    bool, typer.Option("--changed", metavar="", help="Copy only what changed since the last COMPLETED run, in place.")
 ]
 WithErrors = Annotated[
     bool, typer.Option("--promote-with-errors", metavar="", help="Promote even if partitions have FAILED.")
@@ -63,21 +68,23 @@ MinRatio = Annotated[
     float | None,
     typer.Option("--min-ratio", min=0, max=1, metavar="SHARE", help="Least share of the rows that must be documents."),
 ]
-Keep = Annotated[bool, typer.Option("--keep", metavar="", help="Do not delete the index that was taken back.")]
+Keep = Annotated[bool, typer.Option("--keep", metavar="", help="Do not delete the index that is rolled back.")]
 Sample = Annotated[
     float, typer.Option("--sample", min=0, max=1, metavar="SHARE", help="Share of the rows that are compared.")
 ]
 Repair = Annotated[
     bool,
     typer.Option(
-        "--repair", metavar="", help="Mend documents that differ, and delete extra ones; not with processors."
+        "--repair",
+        metavar="",
+        help="Mend documents that differ, and delete extra ones; impossible if the pipeline has processors.",
     ),
 ]
 Remove = Annotated[bool, typer.Option("--remove", metavar="", help="Remove the views instead.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="TCP port; 0: any that is free.")]
 AllowRemote = Annotated[
-    bool, typer.Option("--allow-remote", metavar="", help="Other hosts may connect. There is no login.")
+    bool, typer.Option("--allow-remote", metavar="", help="Let other hosts connect. There is no login.")
 ]
 
 WATCH_EVERY = 2.0
@@ -97,6 +104,7 @@ def start(  # noqa: PLR0913, PLR0917 - each is an option
     promote_with_errors: WithErrors = False,
     configuration: Configuration = None,
     dry_run: DryRun = False,
+    reason: Why = "",
 ) -> None:
     """Start a run. Nodes that run the pipeline pick it up by themselves; this command does not wait for them."""
     from holdfast.runs import reindex_start
@@ -118,7 +126,7 @@ def start(  # noqa: PLR0913, PLR0917 - each is an option
                 [tuple(asdict(estimate).values()) for estimate in found],
             )
             return
-        run = reindex_start.start(opened, chosen, changed=changed, by=getpass.getuser())
+        run = pipeline_actions(opened, reason).reindex(chosen, changed=changed).result
     output.say(run.id)
     output.tell(f"follow it with `holdfast reindex status {file} --watch`; it begins when a node runs the pipeline")
 
@@ -151,48 +159,52 @@ def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -
         output.say_table(LISTED, [_cells(run) for run in found])
 
 
-def stop(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+def stop(file: File, run: LatestRun = None, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Stop a run. Nothing is promoted; `holdfast reindex resume` continues it."""
     with opened_pipeline(file, pipeline) as opened:
-        run_id = opened.runs().stop(_chosen(opened, run).id).id
-        stopped = opened.runs().settle_stop(run_id)
+        stopped = pipeline_actions(opened, reason).stop_run(_chosen(opened, run).id).result
     output.say(f"run {stopped.id} is {stopped.status.value}")
 
 
-def resume(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+def resume(file: File, run: LatestRun = None, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Continue a run that was stopped, where it was."""
     with opened_pipeline(file, pipeline) as opened:
-        resumed = opened.runs().resume(_chosen(opened, run).id)
+        resumed = pipeline_actions(opened, reason).resume_run(_chosen(opened, run).id).result
     output.say(f"run {resumed.id} is {resumed.status.value}")
 
 
-def throttle(file: File, rate: Rate, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+def throttle(file: File, rate: Rate, run: LatestRun = None, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Limit the rows per second of a run, while it runs. Nodes notice within a heartbeat."""
     limit = rate_of(rate)
     with opened_pipeline(file, pipeline) as opened:
-        changed = opened.runs().throttle(_chosen(opened, run).id, limit)
+        changed = pipeline_actions(opened, reason).throttle_run(_chosen(opened, run).id, limit).result
     output.say(f"run {changed.id}: " + ("no limit" if limit is None else f"at most {limit:g} records per second"))
 
 
-def promote(file: File, run: LatestRun = None, pipeline: PipelineName = None, min_ratio: MinRatio = None) -> None:
-    """Promote a run that has ended without it, for example because partitions have FAILED.
+def promote(
+    file: File,
+    run: LatestRun = None,
+    pipeline: PipelineName = None,
+    min_ratio: MinRatio = None,
+    reason: Why = "",
+) -> None:
+    """Promote a run that has ended without being promoted, for example because partitions have FAILED.
 
     Starts a run that brings the staged indexes up to date and puts them under their aliases.
     """
-    from holdfast.runs import reindex_start
-
     with opened_pipeline(file, pipeline) as opened:
-        started = reindex_start.promote(opened, _chosen(opened, run), min_ratio=min_ratio, by=getpass.getuser())
+        promoted = _chosen(opened, run).id
+        started = pipeline_actions(opened, reason).promote(promoted, min_ratio=min_ratio).result
     output.say(started.id)
 
 
-def rollback(file: File, pipeline: PipelineName = None, entities: Entities = None, keep: Keep = False) -> None:
+def rollback(
+    file: File, pipeline: PipelineName = None, entities: Entities = None, keep: Keep = False, reason: Why = ""
+) -> None:
     """Put the former indexes under their aliases again. Needs no running node."""
-    from holdfast.runs import reindex_start
-
     names = tuple(name.strip() for name in (entities or "").split(",") if name.strip())
     with opened_pipeline(file, pipeline) as opened:
-        taken = reindex_start.rollback(opened, names, keep=keep)
+        taken = pipeline_actions(opened, reason).rollback(names, keep=keep).result
     for entity, target in taken.items():
         former = ", ".join(() if target.former is None else target.former.indexes)
         output.say(f"{entity}: the alias {target.alias} names {former} again, instead of {target.index}")
@@ -205,6 +217,7 @@ def verify(
     sample: Sample = 1.0,
     repair: Repair = False,
     json: AsJson = False,
+    reason: Why = "",
 ) -> None:
     """Compare rows with documents: counts, versions and contents. Exits with 1 if they differ and were not mended."""
     from holdfast.runs.index_check import IndexCheck
@@ -221,7 +234,9 @@ def verify(
                 f"`holdfast reindex start --in-place {file}`"
             )
         check = IndexCheck(promotion, share=sample, texts=texts, repair=repair)
-        found = [check.compare(entity) for entity in chosen.entities]
+        compare = partial(_compared, check, chosen.entities)
+        actions = pipeline_actions(opened, reason)
+        found = actions.perform("reindex verify --repair", compare).result if repair else compare()
     if not texts:
         output.tell("the pipeline has processors: only ids and versions were compared")
     if json:
@@ -234,7 +249,11 @@ def verify(
     raise typer.Exit(0 if all(comparison.is_mended for comparison in found) else 1)
 
 
-def views(file: File, remove: Remove = False) -> None:
+def _compared(check: IndexCheck, entities: Sequence[str]) -> list[Comparison]:
+    return [check.compare(entity) for entity in entities]
+
+
+def views(file: File, remove: Remove = False, reason: Why = "") -> None:
     """Create views of the runs in the store's database, with the names and columns of OpenMetadata's tables.
 
     They show the reindex runs of all pipelines of the file: search_index_job, search_index_partition and
@@ -242,6 +261,7 @@ def views(file: File, remove: Remove = False) -> None:
     """
     from holdfast.assemble import fleet, load_settings
     from holdfast.flow.run_views import RUN_VIEWS, HasRunViews, ViewedRuns
+    from holdfast.leases.action import Action
     from holdfast.runs.reindex_state import KIND
 
     settings = load_settings(file)
@@ -249,11 +269,12 @@ def views(file: File, remove: Remove = False) -> None:
         if not isinstance(store, HasRunViews):
             name = settings.coordination.store.name
             raise UsageError(f"the store {name} cannot have views; only postgresql and mysql can")
-        if remove:
-            store.remove_run_views()
-        else:
-            pipelines = [settings.identifier(pipeline) for pipeline in settings.pipelines]
-            store.create_run_views(ViewedRuns(pipelines, fleet(settings), KIND))
+        viewed = ViewedRuns([settings.identifier(pipeline) for pipeline in settings.pipelines], fleet(settings), KIND)
+        create = partial(store.create_run_views, viewed)
+        auditor = actions_of(settings, store, reason).auditor
+        auditor.perform(
+            Action("reindex views", parameters={"remove": remove}), store.remove_run_views if remove else create
+        )
     output.say(f"{'removed' if remove else 'created'} {', '.join(RUN_VIEWS)}")
 
 
@@ -273,7 +294,7 @@ def serve(
 
 
 def _configuration(file: Path | None, given: Mapping[str, Any]) -> ReindexConfiguration:
-    """The configuration of the file, with what the options say instead."""
+    """The configuration of the file; options that are given override it."""
     from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
 
     if file is None:
@@ -294,7 +315,7 @@ def _chosen(pipeline: StoredPipeline, run_id: str | None) -> Run:
         raise UsageError(f"pipeline {pipeline.name!r} has no reindex runs; start one with `holdfast reindex start`")
     chosen = next((run for run in found if run_id in {None, run.id}), None)
     if chosen is None:
-        raise UsageError(f"there is no reindex run {run_id!r}; `holdfast reindex list` shows them")
+        raise UsageError(f"there is no reindex run {run_id!r}; `holdfast reindex list` shows all runs")
     return chosen
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import File, PipelineName, arguments_of, opened_pipeline
+from holdfast.cli.options import (
+    File,
+    PipelineName,
+    Why,
+    arguments_of,
+    check_pipelines,
+    opened_pipeline,
+    pipeline_actions,
+)
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.assemble import Emit, StoredPipeline
+    from holdfast.assemble import Emit
     from holdfast.flow.run import Run
+    from holdfast.runs.actions import PipelineActions
     from holdfast.runs.rewind import Rewind
 
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The Kafka topic.")]
@@ -69,6 +77,7 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     replace: InPlace = False,
     dry_run: DryRun = False,
     detach: Detach = False,
+    reason: Why = "",
 ) -> None:
     """Read a Kafka partition again from an offset or a time up to the committed position, with this file's parsing.
 
@@ -77,16 +86,16 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     see a gap until the live pipeline has written the range again. The next call finishes an interrupted one.
     """
     from holdfast.runs.rewind import Rewind
-    from holdfast.runs.rewind import rewind as write_again
 
     if (replace and (detach or root is not None)) or (dry_run and not replace):
         raise UsageError("--root and --detach cannot be combined with --replace, and --dry-run needs --replace")
     request = Rewind(topic, partition, to)
     with opened_pipeline(file, pipeline) as opened:
+        actions = pipeline_actions(opened, reason, log())
         if replace:
-            _replace(opened, request, dry_run=dry_run)
+            _replace(actions, request, dry_run=dry_run)
             return
-        run = write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach)
+        run = actions.rewind(request, root=root, detached=detach).result
         end(run, arguments_of(file, opened))
 
 
@@ -99,28 +108,23 @@ def backfill(  # noqa: PLR0913, PLR0917 - each is an option
     pipeline: PipelineName = None,
     root: NewRoot = None,
     detach: Detach = False,
+    reason: Why = "",
 ) -> None:
     """Put records from a backup's files through a pipeline's processors again.
 
     The files get the next generation and a separate root, so that readers can choose. The live pipeline keeps running.
     """
     from holdfast.runs.backfill import Backfill
-    from holdfast.runs.backfill import backfill as write_again
 
     request = Backfill(backup, between, topic or (), partition_names)
     with opened_pipeline(file, pipeline) as opened:
-        pipelines = opened.settings.pipelines
-        if backup not in pipelines:
-            raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(pipelines)}")
-        run = write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach)
+        check_pipelines(opened.settings, [backup])
+        run = pipeline_actions(opened, reason, log()).backfill(request, root=root, detached=detach).result
         end(run, arguments_of(file, opened))
 
 
-def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> None:
-    from holdfast.runs.replace import replacement_of
-
-    replacement = replacement_of(pipeline, request, log(), getpass.getuser())
-    done = replacement.preview() if dry_run else replacement.carry_out()
+def _replace(actions: PipelineActions, request: Rewind, *, dry_run: bool) -> None:
+    done = actions.preview_replacement(request) if dry_run else actions.replace(request).result
     if done.start != done.requested:
         output.tell(f"only whole commits are replaced: the commit with offset {done.requested} begins at {done.start}")
     if dry_run:
@@ -143,7 +147,7 @@ def log() -> Emit:
 
 
 def tell_detached(run: Run, arguments: str) -> None:
-    """Print where to see how a run goes on that is left to nodes."""
+    """Print how to watch a run that is left to the nodes."""
     output.say(
         f"run {run.id} is left to the nodes that run the pipeline; see `holdfast runs show {arguments} {run.id}`"
     )

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from holdfast import __version__
-from holdfast.cli import (
-    connector,
-    controls,
-    convert,
-    deadletters,
-    functions,
-    generations,
-    output,
-    partitions,
-    reindex,
-    runs,
-    shards,
-    stream,
-)
+from holdfast.cli import controls, output
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
-from holdfast.cli.exit_codes import VERBOSE, Commands
-from holdfast.cli.lag import lag
-from holdfast.cli.nodes import nodes
+from holdfast.cli.exit_codes import VERBOSE, Commands, LateCommands
 from holdfast.cli.reprocess import backfill, rewind
 from holdfast.cli.run import run
-from holdfast.cli.status import status
+from holdfast.cli.status import lag, status
+from holdfast.cli.web import web
 
 
 def _version(wanted: bool) -> None:
@@ -55,176 +43,239 @@ def _examples(*commands: str) -> str:
     return "\n\n".join(["Example:" if len(commands) == 1 else "Examples:", *commands])
 
 
+def _add(group: typer.Typer, command: Callable[..., None], *examples: str, name: str | None = None) -> None:
+    """Add a command. Its docstring is the help; paragraphs are joined, because Typer would keep their line breaks."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    group.command(name, help=text, epilog=_examples(*examples))(command)
+
+
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 app.callback(epilog=_examples("holdfast run pipeline.yaml", "holdfast partitions list pipeline.yaml --status FAILED"))(
     holdfast
 )
-app.command(epilog=_examples("holdfast run pipeline.yaml --node replica1", "holdfast run pipeline.yaml --log json"))(
-    run
+_add(app, run, "holdfast run pipeline.yaml --node replica1", "holdfast run pipeline.yaml --log json")
+_add(app, validate, "holdfast validate pipeline.yaml", "holdfast validate pipeline.yaml --no-env")
+_add(app, schema, "holdfast schema > holdfast.schema.json")
+_add(app, plugins, "holdfast plugins", "holdfast plugins --json")
+_add(app, status, "holdfast status pipeline.yaml", "holdfast status pipeline.yaml --watch")
+_add(app, lag, "holdfast lag pipeline.yaml", "holdfast lag pipeline.yaml --by-partition --json")
+_add(app, controls.nodes, "holdfast nodes pipeline.yaml")
+_add(app, web, "holdfast web pipeline.yaml", "holdfast web pipeline.yaml --port 8600 --read-only")
+_add(app, controls.drain, "holdfast drain pipeline.yaml replica1")
+_add(app, controls.undrain, "holdfast undrain pipeline.yaml replica1")
+_add(
+    app,
+    controls.audit_log,
+    "holdfast audit-log pipeline.yaml",
+    "holdfast audit-log pipeline.yaml --json",
+    name="audit-log",
 )
-app.command(epilog=_examples("holdfast validate pipeline.yaml", "holdfast validate pipeline.yaml --no-env"))(validate)
-app.command(epilog=_examples("holdfast schema > holdfast.schema.json"))(schema)
-app.command(epilog=_examples("holdfast plugins", "holdfast plugins --json"))(plugins)
-app.command(epilog=_examples("holdfast status pipeline.yaml", "holdfast status pipeline.yaml --watch"))(status)
-app.command(epilog=_examples("holdfast lag pipeline.yaml", "holdfast lag pipeline.yaml --by-partition --json"))(lag)
-app.command(epilog=_examples("holdfast nodes pipeline.yaml"))(nodes)
-app.command(epilog=_examples("holdfast drain pipeline.yaml replica1"))(controls.drain)
-app.command(epilog=_examples("holdfast undrain pipeline.yaml replica1"))(controls.undrain)
-_pipelines = typer.Typer(no_args_is_help=True, help="List the pipelines of a file, pause them and resume them.")
-app.add_typer(_pipelines, name="pipelines", epilog=_examples("holdfast pipelines list pipeline.yaml"))
-_pipelines.command("list", epilog=_examples("holdfast pipelines list pipeline.yaml --json"))(controls.list_pipelines)
-_pipelines.command(epilog=_examples("holdfast pipelines pause pipeline.yaml --pipeline events"))(controls.pause)
-_pipelines.command(epilog=_examples("holdfast pipelines resume pipeline.yaml --pipeline events"))(controls.resume)
-app.command(
-    epilog=_examples("holdfast verify archive.yaml", "holdfast verify archive.yaml --pipeline backup --deep --json")
-)(verify)
-app.command(
-    epilog=_examples(
-        "holdfast locate archive.yaml --pipeline daily --topic orders --partition 0 --offset 1234",
-        "holdfast locate archive.yaml --pipeline daily --files orders/dt=2026-01-01/1_0_00000000000000000000.txt.gz "
-        "--in backup",
-    )
-)(locate)
-
-app.command(
-    epilog=_examples("holdfast rewind pipeline.yaml --pipeline events --topic clicks --partition 3 --to 120000")
-)(rewind)
-app.command(
-    epilog=_examples("holdfast backfill pipeline.yaml --pipeline events --from backup --between 2026-01-01..2026-01-02")
-)(backfill)
-_runs = typer.Typer(no_args_is_help=True, help="List, show, stop, resume and join runs, such as a rewind.")
-app.add_typer(_runs, name="runs", epilog=_examples("holdfast runs list pipeline.yaml"))
-_runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipeline events --json"))(runs.list_runs)
-_runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
-_runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
-_runs.command(epilog=_examples("holdfast runs resume pipeline.yaml backfill-0123456789ab"))(runs.resume)
-_runs.command(epilog=_examples("holdfast runs throttle pipeline.yaml backfill-0123456789ab 5000"))(runs.throttle)
-_runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
-
-_reindex = typer.Typer(
-    no_args_is_help=True, help="Copy live tables into search indexes, and promote these without downtime."
+_add(app, verify, "holdfast verify archive.yaml", "holdfast verify archive.yaml --pipeline backup --deep --json")
+_add(
+    app,
+    locate,
+    "holdfast locate archive.yaml --pipeline daily --topic orders --partition 0 --offset 1234",
+    "holdfast locate archive.yaml --pipeline daily --files orders/dt=2026-01-01/1_0_00000000000000000000.txt.gz "
+    "--in backup",
 )
-app.add_typer(_reindex, name="reindex", epilog=_examples("holdfast reindex start pipeline.yaml"))
-_reindex.command(
-    epilog=_examples(
+_add(app, rewind, "holdfast rewind pipeline.yaml --pipeline events --topic clicks --partition 3 --to 120000")
+_add(app, backfill, "holdfast backfill pipeline.yaml --pipeline events --from backup --between 2026-01-01..2026-01-02")
+
+
+Fill = Callable[[typer.Typer], None]
+
+
+def _group(name: str, purpose: str, example: str) -> Callable[[Fill], None]:
+    """Decorator: adds a group; the function adds the commands to it, and imports their module, when they are needed."""
+
+    def add(fill: Fill) -> None:
+        late = type(name, (LateCommands,), {"fill": staticmethod(fill)})
+        group = typer.Typer(no_args_is_help=True, help=purpose, cls=late)
+        app.add_typer(group, name=name, epilog=_examples(example))
+
+    return add
+
+
+@_group(
+    "pipelines", "List the pipelines of a file, pause them and resume them.", "holdfast pipelines list pipeline.yaml"
+)
+def _pipelines(group: typer.Typer) -> None:
+    _add(group, controls.list_pipelines, "holdfast pipelines list pipeline.yaml --json", name="list")
+    _add(group, controls.pause, "holdfast pipelines pause pipeline.yaml --pipeline events")
+    _add(group, controls.resume, "holdfast pipelines resume pipeline.yaml --pipeline events")
+
+
+@_group("runs", "List, show, stop, resume and join runs, such as a rewind.", "holdfast runs list pipeline.yaml")
+def _runs(group: typer.Typer) -> None:
+    from holdfast.cli import runs
+
+    _add(group, runs.list_runs, "holdfast runs list pipeline.yaml --pipeline events --json", name="list")
+    _add(group, runs.show, "holdfast runs show pipeline.yaml backfill-0123456789ab")
+    _add(group, runs.stop, "holdfast runs stop pipeline.yaml backfill-0123456789ab")
+    _add(group, runs.resume, "holdfast runs resume pipeline.yaml backfill-0123456789ab")
+    _add(group, runs.throttle, "holdfast runs throttle pipeline.yaml backfill-0123456789ab 5000")
+    _add(group, runs.join, "holdfast runs join pipeline.yaml backfill-0123456789ab")
+
+
+@_group(
+    "reindex",
+    "Copy live tables into search indexes, and promote these without downtime.",
+    "holdfast reindex start pipeline.yaml",
+)
+def _reindex(group: typer.Typer) -> None:
+    from holdfast.cli import reindex
+
+    _add(
+        group,
+        reindex.start,
         "holdfast reindex start pipeline.yaml --entities users,orders",
         "holdfast reindex start pipeline.yaml --changed",
         "holdfast reindex start pipeline.yaml --dry-run",
     )
-)(reindex.start)
-_reindex.command(epilog=_examples("holdfast reindex status pipeline.yaml --watch"))(reindex.status)
-_reindex.command("list", epilog=_examples("holdfast reindex list pipeline.yaml --json"))(reindex.list_runs)
-_reindex.command(epilog=_examples("holdfast reindex stop pipeline.yaml"))(reindex.stop)
-_reindex.command(epilog=_examples("holdfast reindex resume pipeline.yaml"))(reindex.resume)
-_reindex.command(epilog=_examples("holdfast reindex throttle pipeline.yaml 5000"))(reindex.throttle)
-_reindex.command(epilog=_examples("holdfast reindex promote pipeline.yaml --run reindex-0123456789ab"))(reindex.promote)
-_reindex.command(epilog=_examples("holdfast reindex rollback pipeline.yaml --entities users"))(reindex.rollback)
-_reindex.command(epilog=_examples("holdfast reindex verify pipeline.yaml --sample 0.01"))(reindex.verify)
-_reindex.command(
-    epilog=_examples("holdfast reindex views pipeline.yaml", "holdfast reindex views pipeline.yaml --remove")
-)(reindex.views)
-_reindex.command(epilog=_examples("holdfast reindex serve pipeline.yaml --port 8585"))(reindex.serve)
+    _add(group, reindex.status, "holdfast reindex status pipeline.yaml --watch")
+    _add(group, reindex.list_runs, "holdfast reindex list pipeline.yaml --json", name="list")
+    _add(group, reindex.stop, "holdfast reindex stop pipeline.yaml")
+    _add(group, reindex.resume, "holdfast reindex resume pipeline.yaml")
+    _add(group, reindex.throttle, "holdfast reindex throttle pipeline.yaml 5000")
+    _add(group, reindex.promote, "holdfast reindex promote pipeline.yaml --run reindex-0123456789ab")
+    _add(group, reindex.rollback, "holdfast reindex rollback pipeline.yaml --entities users")
+    _add(group, reindex.verify, "holdfast reindex verify pipeline.yaml --sample 0.01")
+    _add(group, reindex.views, "holdfast reindex views pipeline.yaml", "holdfast reindex views pipeline.yaml --remove")
+    _add(group, reindex.serve, "holdfast reindex serve pipeline.yaml --port 8585")
 
-_letters = typer.Typer(no_args_is_help=True, help="Show records that could not be processed, and send them again.")
-app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadletters list pipeline.yaml"))
-_letters.command("list", epilog=_examples("holdfast deadletters list pipeline.yaml --pipeline orders --json"))(
-    deadletters.list_letters
+
+@_group(
+    "deadletters",
+    "Show records that could not be processed, and send them again.",
+    "holdfast deadletters list pipeline.yaml",
 )
-_letters.command(epilog=_examples("holdfast deadletters show pipeline.yaml --reason 'is not a time' --limit 5"))(
-    deadletters.show
-)
-_letters.command(
-    epilog=_examples(
+def _letters(group: typer.Typer) -> None:
+    from holdfast.cli import deadletters
+
+    _add(
+        group, deadletters.list_letters, "holdfast deadletters list pipeline.yaml --pipeline orders --json", name="list"
+    )
+    _add(group, deadletters.show, "holdfast deadletters show pipeline.yaml --reason 'is not a time' --limit 5")
+    _add(
+        group,
+        deadletters.redrive,
         "holdfast deadletters redrive pipeline.yaml --dry-run",
         "holdfast deadletters redrive pipeline.yaml --pipeline orders --sink files",
     )
-)(deadletters.redrive)
 
-_function = typer.Typer(no_args_is_help=True, help="Write functions, and try them without a stream.")
-app.add_typer(_function, name="function", epilog=_examples("holdfast function init orders"))
-_function.command(epilog=_examples("holdfast function init orders", "holdfast function init orders --folder src"))(
-    functions.init
-)
-_function.command(
-    epilog=_examples(
+
+@_group("function", "Write functions, and try them without a stream.", "holdfast function init orders")
+def _function(group: typer.Typer) -> None:
+    from holdfast.cli import functions
+
+    _add(group, functions.init, "holdfast function init orders", "holdfast function init orders --folder src")
+    _add(
+        group,
+        functions.invoke,
         "holdfast function invoke orders/orders.py --event hello",
         "holdfast function invoke function.yaml --event '{\"id\": 7}' --header content-type=application/json --json",
     )
-)(functions.invoke)
-_connector = typer.Typer(no_args_is_help=True, help="Bring what Spark needs to read Kafka.")
-app.add_typer(_connector, name="connector", epilog=_examples("holdfast connector install kafka"))
-_connector.command(
-    epilog=_examples(
+
+
+@_group("connector", "Bring what Spark needs to read Kafka.", "holdfast connector install kafka")
+def _connector(group: typer.Typer) -> None:
+    from holdfast.cli import connector
+
+    _add(
+        group,
+        connector.install,
         "holdfast connector install kafka",
         "holdfast connector install kafka --repository https://repo.example.com/maven",
     )
-)(connector.install)
-_convert = typer.Typer(no_args_is_help=True, help="Make files for holdfast from those of other systems.")
-app.add_typer(_convert, name="convert", epilog=_examples("holdfast convert nuclio function.yaml"))
-_convert.command(epilog=_examples("holdfast convert nuclio function.yaml > pipeline.yaml"))(convert.nuclio)
-_convert.command(epilog=_examples("holdfast convert data-prepper pipelines.yaml > pipeline.yaml"))(convert.data_prepper)
-_convert.command(epilog=_examples("holdfast convert secor secor.prod.partition.properties > pipeline.yaml"))(
-    convert.secor
-)
 
-_generation = typer.Typer(
-    no_args_is_help=True, help="Roll out another version of the parsing, or return to the previous one."
-)
-app.add_typer(_generation, name="generation", epilog=_examples("holdfast generation list pipeline.yaml"))
-_generation.command("list", epilog=_examples("holdfast generation list pipeline.yaml --json"))(
-    generations.list_generations
-)
-_generation.command(epilog=_examples("holdfast generation show pipeline.yaml 2"))(generations.show)
-_generation.command(epilog=_examples("holdfast generation switch pipeline.yaml 2"))(generations.switch)
-_generation.command(epilog=_examples("holdfast generation back pipeline.yaml"))(generations.back)
 
-_partitions = typer.Typer(no_args_is_help=True, help="Show the partitions of a pipeline, and change them by hand.")
-app.add_typer(_partitions, name="partitions", epilog=_examples("holdfast partitions list pipeline.yaml"))
-_partitions.command(
-    "list", epilog=_examples("holdfast partitions list pipeline.yaml --pipeline orders --status FAILED --json")
-)(partitions.list_partitions)
-_partitions.command(epilog=_examples("holdfast partitions show pipeline.yaml 'my-bucket|orders/1.jsonl'"))(
-    partitions.show
+@_group("convert", "Make files for holdfast from those of other systems.", "holdfast convert nuclio function.yaml")
+def _convert(group: typer.Typer) -> None:
+    from holdfast.cli import convert
+
+    _add(group, convert.nuclio, "holdfast convert nuclio function.yaml > pipeline.yaml")
+    _add(group, convert.data_prepper, "holdfast convert data-prepper pipelines.yaml > pipeline.yaml")
+    _add(group, convert.secor, "holdfast convert secor secor.prod.partition.properties > pipeline.yaml")
+
+
+@_group(
+    "generation",
+    "Roll out another version of the parsing, or return to the previous one.",
+    "holdfast generation list pipeline.yaml",
 )
-_partitions.command(
-    epilog=_examples(
+def _generation(group: typer.Typer) -> None:
+    from holdfast.cli import generations
+
+    _add(group, generations.list_generations, "holdfast generation list pipeline.yaml --json", name="list")
+    _add(group, generations.show, "holdfast generation show pipeline.yaml 2")
+    _add(group, generations.switch, "holdfast generation switch pipeline.yaml 2")
+    _add(group, generations.back, "holdfast generation back pipeline.yaml")
+
+
+@_group(
+    "partitions",
+    "Show the partitions of a pipeline, and change them by hand.",
+    "holdfast partitions list pipeline.yaml",
+)
+def _partitions(group: typer.Typer) -> None:
+    from holdfast.cli import partitions
+
+    _add(
+        group,
+        partitions.list_partitions,
+        "holdfast partitions list pipeline.yaml --pipeline orders --status FAILED --json",
+        name="list",
+    )
+    _add(group, partitions.show, "holdfast partitions show pipeline.yaml 'my-bucket|orders/1.jsonl'")
+    _add(
+        group,
+        partitions.reopen,
         "holdfast partitions reopen pipeline.yaml 'my-bucket|orders/1.jsonl'",
         "holdfast partitions reopen pipeline.yaml --status FAILED --yes",
     )
-)(partitions.reopen)
-_partitions.command(epilog=_examples("holdfast partitions release pipeline.yaml 'my-bucket|orders/1.jsonl'"))(
-    partitions.release
-)
-_partitions.command(
-    epilog=_examples("holdfast partitions fail pipeline.yaml 'my-bucket|orders/1.jsonl' --reason 'wrong encoding'")
-)(partitions.fail)
-_partitions.command(
-    epilog=_examples(
+    _add(group, partitions.release, "holdfast partitions release pipeline.yaml 'my-bucket|orders/1.jsonl'")
+    _add(
+        group,
+        partitions.fail,
+        "holdfast partitions fail pipeline.yaml 'my-bucket|orders/1.jsonl' --reason 'wrong encoding'",
+    )
+    _add(
+        group,
+        partitions.purge,
         "holdfast partitions purge pipeline.yaml --older-than 7d --dry-run",
         "holdfast partitions purge pipeline.yaml --status COMPLETED --older-than 7d --yes",
     )
-)(partitions.purge)
-_partitions.command(
-    epilog=_examples(
-        "holdfast partitions forget pipeline.yaml --dry-run", "holdfast partitions forget pipeline.yaml --yes"
+    _add(
+        group,
+        partitions.forget,
+        "holdfast partitions forget pipeline.yaml --dry-run",
+        "holdfast partitions forget pipeline.yaml --yes",
     )
-)(partitions.forget)
 
-_shards = typer.Typer(no_args_is_help=True, help="Show how the nodes share the shards of a stream.")
-app.add_typer(_shards, name="shards", epilog=_examples("holdfast shards list pipeline.yaml"))
-_shards.command("list", epilog=_examples("holdfast shards list pipeline.yaml --pipeline orders --json"))(
-    shards.list_shards
+
+@_group("shards", "Show how the nodes share the shards of a stream.", "holdfast shards list pipeline.yaml")
+def _shards(group: typer.Typer) -> None:
+    from holdfast.cli import shards
+
+    _add(group, shards.list_shards, "holdfast shards list pipeline.yaml --pipeline orders --json", name="list")
+
+
+@_group(
+    "stream",
+    "Create, fill, show and delete streams in a folder of this host.",
+    "holdfast stream create clicks --shards 4",
 )
+def _stream(group: typer.Typer) -> None:
+    from holdfast.cli import stream
 
-_stream = typer.Typer(no_args_is_help=True, help="Create, fill, show and delete streams in a folder of this host.")
-app.add_typer(_stream, name="stream", epilog=_examples("holdfast stream create clicks --shards 4"))
-_stream.command(epilog=_examples("holdfast stream create clicks --shards 32 --retention 24h"))(stream.create)
-_stream.command(
-    epilog=_examples(
+    _add(group, stream.create, "holdfast stream create clicks --shards 32 --retention 24h")
+    _add(
+        group,
+        stream.put,
         "holdfast stream put clicks --shard-id 0 --data hello",
         "holdfast stream put clicks --key user1 --file clicks.jsonl",
     )
-)(stream.put)
-_stream.command(epilog=_examples("holdfast stream show clicks --json"))(stream.show)
-_stream.command("list", epilog=_examples("holdfast stream list"))(stream.list_streams)
-_stream.command(epilog=_examples("holdfast stream delete clicks --yes"))(stream.delete)
+    _add(group, stream.show, "holdfast stream show clicks --json")
+    _add(group, stream.list_streams, "holdfast stream list", name="list")
+    _add(group, stream.delete, "holdfast stream delete clicks --yes")

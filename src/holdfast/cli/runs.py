@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, Rate, arguments_of, node_names, opened_pipeline, rate_of
+from holdfast.cli.options import (
+    AsJson,
+    File,
+    PipelineName,
+    Rate,
+    Why,
+    arguments_of,
+    node_names,
+    opened_pipeline,
+    pipeline_actions,
+    rate_of,
+)
 from holdfast.cli.reprocess import end, log
-from holdfast.errors import PartitionNotFound, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.assemble import StoredPipeline
     from holdfast.flow.run import GroupStats, NodeStats, Run
     from holdfast.flow.runs import Runs
 
@@ -27,10 +35,12 @@ COLUMNS = ("RUN", "STATUS", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "CRE
 
 def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
     """List the runs of a pipeline."""
+    from holdfast.observe.listings import run_rows
+
     with _runs(file, pipeline) as runs:
         found = sorted(runs.list(), key=lambda run: run.created_at or 0.0)
     if json:
-        output.say_json([asdict(run) for run in found])
+        output.say_json(run_rows(found))
     else:
         output.say_table(COLUMNS, [_cells(run) for run in found])
 
@@ -38,64 +48,53 @@ def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -
 def show(file: File, run: RunId, pipeline: PipelineName = None, json: AsJson = False) -> None:
     """Show a run: its status, and the progress of each group and each node.
 
-    The driver of the run sums its partitions up every two seconds. With --json, everything that is stored of the run.
+    The driver of the run sums its partitions up every two seconds. With --json, everything that is stored about the
+    run.
     """
-    with opened_pipeline(file, pipeline) as opened, _existing(run):
-        found = opened.runs().show(run)
+    from holdfast.observe.listings import run_row
+    from holdfast.runs.actions import existing
+
+    with opened_pipeline(file, pipeline) as opened:
+        found = existing(opened, run)
         names = node_names(opened)
     if json:
-        output.say_json({**asdict(found), "total": found.total, "seconds_left": found.seconds_left})
+        output.say_json(run_row(found))
         return
     output.say(_headline(found))
     output.say_table(GROUP_COLUMNS, [(name, *_progress(group)) for name, group in sorted(found.groups.items())])
     output.say_table(NODE_COLUMNS, [(names.get(session, session), *_share(of)) for session, of in found.nodes.items()])
 
 
-def resume(file: File, run: RunId, pipeline: PipelineName = None) -> None:
-    """Let a stopped run go on where it was, on the nodes that run the pipeline or by `holdfast runs join`."""
-    with _runs(file, pipeline) as runs, _existing(run):
-        resumed = runs.resume(run)
+def resume(file: File, run: RunId, pipeline: PipelineName = None, reason: Why = "") -> None:
+    """Let a stopped run continue where it was, on the nodes that run the pipeline or by `holdfast runs join`."""
+    with opened_pipeline(file, pipeline) as opened:
+        resumed = pipeline_actions(opened, reason).resume_run(run).result
     output.say(f"run {run} is {resumed.status.value}")
 
 
-def throttle(file: File, run: RunId, rate: Rate, pipeline: PipelineName = None) -> None:
-    """Limit a run to so many records per second over all nodes, from now on; `none` lifts the limit."""
+def throttle(file: File, run: RunId, rate: Rate, pipeline: PipelineName = None, reason: Why = "") -> None:
+    """Limit a run to this many records per second over all nodes, from now on; `none` lifts the limit."""
     limit = rate_of(rate)
-    with _runs(file, pipeline) as runs, _existing(run):
-        runs.throttle(run, limit)
+    with opened_pipeline(file, pipeline) as opened:
+        pipeline_actions(opened, reason).throttle_run(run, limit)
     output.say(f"run {run}: " + ("no limit" if limit is None else f"at most {limit:g} records per second"))
 
 
-def stop(file: File, run: RunId, pipeline: PipelineName = None) -> None:
+def stop(file: File, run: RunId, pipeline: PipelineName = None, reason: Why = "") -> None:
     """End a run early. Its files stay; nodes that work on it give up its partitions within a heartbeat."""
-    with _runs(file, pipeline) as runs, _existing(run):
-        runs.stop(run)
-        stopped = runs.settle_stop(run)
+    with opened_pipeline(file, pipeline) as opened:
+        stopped = pipeline_actions(opened, reason).stop_run(run).result
     output.say(f"run {run} is {stopped.status.value}")
 
 
-def join(file: File, run: RunId, pipeline: PipelineName = None) -> None:
+def join(file: File, run: RunId, pipeline: PipelineName = None, reason: Why = "") -> None:
     """Work on a run that another node has started: beside that node, or instead of it if it is gone.
 
     Needs the file with which the run was started. Several nodes may join one run.
     """
-    with opened_pipeline(file, pipeline) as opened, _existing(run):
-        end(_join(opened, run), arguments_of(file, opened))
-
-
-def _join(pipeline: StoredPipeline, run_id: str) -> Run:
-    """Work on the run until it has ended or this process is asked to stop.
-
-    Raises `UsageError` if it has ended, `Refused` if this file's parsing is not the run's.
-    """
-    from holdfast.runs import execution, redrive
-    from holdfast.runs.kinds import run_pipeline_of
-
-    configuration = execution.unfinished(pipeline.runs(), run_id).configuration
-    run = execution.join(run_pipeline_of(pipeline, configuration), run_id, log())
-    if configuration["kind"] == "redrive":
-        redrive.mark_sent(pipeline, run_id)
-    return run
+    with opened_pipeline(file, pipeline) as opened:
+        joined = pipeline_actions(opened, reason, log()).join_run(run).result
+        end(joined, arguments_of(file, opened))
 
 
 def _headline(run: Run) -> str:
@@ -140,11 +139,3 @@ def _cells(run: Run) -> tuple[Any, ...]:
 def _runs(file: str, pipeline: str | None) -> Iterator[Runs]:
     with opened_pipeline(file, pipeline) as opened:
         yield opened.runs()
-
-
-@contextmanager
-def _existing(run: str) -> Iterator[None]:
-    try:
-        yield
-    except PartitionNotFound:
-        raise UsageError(f"there is no run {run!r}; `holdfast runs list` shows them") from None

@@ -16,6 +16,7 @@ from holdfast.events import (
     DiscoveryFinished,
     Event,
     FinalizingFailed,
+    FolderFinalized,
     Heartbeat,
     HeartbeatWithheld,
     LagMeasured,
@@ -30,7 +31,6 @@ from holdfast.events import (
     PartitionHandedOff,
     PartitionLost,
     PartitionReleased,
-    PlaceFinalized,
     RecordsLost,
     RoundSubmitted,
     SessionEnded,
@@ -137,7 +137,7 @@ FINALIZING_FAILED = AlertKind(
     "finalizing_failed",
     "A hook that is called for final output folders has failed.",
     "finalizing-failed.md",
-    (PlaceFinalized,),
+    (FolderFinalized,),
 )
 STORE_UNREACHABLE = AlertKind(
     "store_unreachable",
@@ -282,7 +282,7 @@ _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     DiscoveryFailed: _at_once(DISCOVERY_FAILED, lambda event: event.error),
     FinalizingFailed: _at_once(
         FINALIZING_FAILED,
-        lambda event: f"{event.topic}/{event.place}: {event.error}" if event.place else event.error,
+        lambda event: f"{event.topic}/{event.output_folder}: {event.error}" if event.output_folder else event.error,
     ),
     # Every session has its own id, so that each dead node raises one alert.
     NodeExpired: lambda event, _: Sign(

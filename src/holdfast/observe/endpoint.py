@@ -1,4 +1,9 @@
-"""The HTTP endpoint of a node: `/metrics` for Prometheus, `/healthz` and `/readyz` for what restarts processes."""
+"""The HTTP endpoint of a node: `/metrics` for Prometheus, `/healthz` and `/readyz` for supervisors of processes.
+
+Alive: the loop is within the limit of its step. A restart mends a node that is not alive. Ready: the node has joined,
+and the store has responded to its last heartbeat. A restart does not mend a node that is not ready: its store may be
+away.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,61 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from holdfast.errors import UsageError
-from holdfast.observe.health import Health
+from holdfast.events import Event, Heartbeat, HeartbeatWithheld, NodeJoined, NodeLeft, SessionEnded, Unreachable
 
+STORE = "store"
 Start = Callable[[str, list[tuple[str, str]]], Any]
+
+
+class Health:
+    """Follows the events of one node. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._hangs_in: str | None = None
+        self._joined = False
+        self._store_away: str | None = None
+        self._usable_until: float | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Note the event if it says something about the node."""
+        with self._lock:
+            if isinstance(event, Heartbeat):
+                self._hangs_in = self._store_away = None
+                self._joined, self._usable_until = True, self._clock() + event.usable_for
+            elif isinstance(event, NodeJoined):
+                self._joined, self._hangs_in, self._store_away = True, None, None
+            elif isinstance(event, SessionEnded | NodeLeft):
+                self._joined, self._usable_until = False, None
+            elif isinstance(event, HeartbeatWithheld):
+                self._hangs_in = event.step
+            elif isinstance(event, Unreachable) and event.what == STORE:
+                self._store_away = event.error
+
+    def trouble(self) -> str | None:
+        """Return why the node is not alive; None if it is. A node that starts or waits for a server is alive."""
+        with self._lock:
+            return None if self._hangs_in is None else f"the loop hangs in its step {self._hangs_in!r}"
+
+    def not_ready(self) -> str | None:
+        """Return why the node cannot work; None if it can."""
+        if (trouble := self.trouble()) is not None:
+            return trouble
+        with self._lock:
+            if not self._joined:
+                return "the node has not joined"
+            if self._store_away is not None:
+                return f"the store does not respond: {self._store_away}"
+            if self._usable_until is not None and self._clock() >= self._usable_until:
+                return "the session was not renewed in time"
+            return None
+
+    @property
+    def usable_for(self) -> float:
+        """Seconds for which the node can rely on its session; 0 without one."""
+        with self._lock:
+            return 0.0 if self._usable_until is None else max(0.0, self._usable_until - self._clock())
 
 
 class Endpoint:
@@ -58,7 +115,7 @@ class Endpoint:
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Writes no line for each request: the log is that of the node."""
+    """Does not log requests: stderr has the log of the node."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the standard library
         pass

@@ -1,4 +1,4 @@
-"""One POST to a URL from a configuration file, which is not trusted further.
+"""One POST to a URL from a configuration file; the URL is not trusted.
 
 It uses `http.client`, not `urllib.request` or a package: `http.client` follows no redirects, uses no proxy, and can
 connect to exactly the address that was checked. Resolving the name a second time could return another address.

@@ -16,15 +16,19 @@ from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, node_info
 from holdfast.leases.store import Store
+from holdfast.leases.tenures import taken_over_from
 from holdfast.observe.json_values import plain
 from holdfast.observe.text import timestamp
+from holdfast.observe.timeline import timeline
 
 Row = dict[str, Any]
+Numbered = tuple[str, int | None]
+"""Group and number of a partition; None if it has no number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A session of a node. `alive` is by the store's clock; `ended` means that the end is recorded and final."""
+    """A session of a node. `alive` is judged by the store's clock; `ended` means that the end is recorded and final."""
 
     name: str
     session: str
@@ -39,6 +43,8 @@ class NodeView:
     """Numbers of the partitions that the node holds, as ranges; empty if they have no numbers."""
     measured: Json = field(default_factory=dict)
     """By pipeline, what the node has measured, see `holdfast.observe.measurements`."""
+    file_digest: str | None = None
+    """What tells the text of the node's configuration file from another one; None if it has not said."""
 
     def row(self) -> Row:
         """Return the session as JSON: first the fields that members of consumer groups have, then the rest."""
@@ -48,13 +54,18 @@ class NodeView:
 
 def nodes(store: Store, fleet: str, pipelines: Iterable[str]) -> list[NodeView]:
     """Return all sessions of a fleet in the store, by name and then age, with the leases of these pipelines."""
-    sessions = store.find(Query(fleet))
-    held: dict[str | None, list[Lease]] = defaultdict(list)
+    held: dict[str | None, list[Numbered]] = defaultdict(list)
     for pipeline in pipelines:
         for row in store.find(Query(pipeline, run=None, statuses=(Status.ASSIGNED,))):
-            held[row.owner].append(row)
+            held[row.owner].append((row.group, row.order.index))
+    return nodes_holding(store, fleet, held)
+
+
+def nodes_holding(store: Store, fleet: str, held: Mapping[str | None, Sequence[Numbered]]) -> list[NodeView]:
+    """Return all sessions of a fleet in the store, by name and then age; `held` are the partitions of each."""
     numbers = {owner: len(rows) for owner, rows in held.items()}
-    return node_views(sessions, numbers, store.now(), {owner: shards(rows) for owner, rows in held.items()})
+    numbered = {owner: shard_ranges(rows) for owner, rows in held.items()}
+    return node_views(store.find(Query(fleet)), numbers, store.now(), numbered)
 
 
 def node_views(
@@ -86,6 +97,7 @@ def _view(row: Lease, info: NodeInfo, held: int, numbered: str, now: float) -> N
         leases=held,
         shards=numbered,
         measured=info.measured if isinstance(info.measured, dict) else {},
+        file_digest=info.file_digest if isinstance(info.file_digest, str) else None,
     )
 
 
@@ -168,6 +180,8 @@ def _history(lease: Lease) -> Row:
         "started_at": time_text(past.started_at),
         "updated_at": time_text(past.updated_at),
         "completed_at": time_text(past.completed_at),
+        "taken_over_from": taken_over_from(lease),
+        "tenures": timeline(lease),
         "unreadable": lease.unreadable is not None,
     }
 
@@ -179,10 +193,15 @@ def time_text(seconds: float | None) -> str | None:
 
 def shards(leases: Iterable[Lease]) -> str:
     """Return the numbers of partitions as ranges, with the group's name in front if there are several groups."""
+    return shard_ranges((lease.group, lease.order.index) for lease in leases)
+
+
+def shard_ranges(numbered: Iterable[Numbered]) -> str:
+    """Like `shards`, for groups and numbers instead of leases."""
     groups: dict[str, set[int]] = defaultdict(set)
-    for lease in leases:
-        if lease.order.index is not None:
-            groups[lease.group].add(lease.order.index)
+    for group, index in numbered:
+        if index is not None:
+            groups[group].add(index)
     if len(groups) < 2:
         return "".join(map(ranges, groups.values()))
     return " ".join(f"{group}:{ranges(numbers)}" for group, numbers in sorted(groups.items()))

@@ -18,6 +18,7 @@ from holdfast.events import (
     DocumentsIndexed,
     Event,
     FinalizingFailed,
+    FolderFinalized,
     Heartbeat,
     HeartbeatWithheld,
     LateRecords,
@@ -35,7 +36,6 @@ from holdfast.events import (
     PartitionOrphaned,
     PartitionReleased,
     PartitionsCreated,
-    PlaceFinalized,
     RoundSubmitted,
     RowsDropped,
     RowsSkipped,
@@ -206,10 +206,10 @@ COUNTERS = (
         (Counts(LateRecords, lambda event: (event.topic,), lambda event: event.records),),
     ),
     Metric(
-        "holdfast_final_places_total",
+        "holdfast_final_folders_total",
         "Output folders reported as final, again after late records, and failed reports.",
         (PIPELINE, "outcome"),
-        (Counts(PlaceFinalized, ("reported",)), Counts(FinalizingFailed, ("failed",))),
+        (Counts(FolderFinalized, ("reported",)), Counts(FinalizingFailed, ("failed",))),
     ),
     Metric(
         "holdfast_sessions_total",

@@ -11,19 +11,19 @@ import hashlib
 import re
 import threading
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import Metric as Family
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from holdfast.events import Event
-from holdfast.observe.durations import DurationMetrics
-from holdfast.observe.endpoint import Endpoint
+from holdfast.events import BatchCommitted, Event, HandlerCalled, StepFinished
+from holdfast.events.flow import DURATION_BOUNDS
+from holdfast.observe.endpoint import Endpoint, Health
 from holdfast.observe.gauges import AlertMetrics, BulkMetrics, LagMetrics, StatusMetrics, build_info
-from holdfast.observe.health import Health
 from holdfast.observe.metric_table import (
     COUNTERS,
     PIPELINE,
@@ -35,6 +35,14 @@ from holdfast.observe.metric_table import (
 )
 
 Labels = tuple[str, ...]
+DURATION = "holdfast_duration_seconds"
+DURATION_HELP = (
+    "How long each took: plan (a call of the source), batch (from sending it to Spark until it was committed), commit "
+    "(a write of several leases), publish (several commits), handler (a record, averaged over a turn of a worker)."
+)
+BATCH, HANDLER = "batch", "handler"
+STEPS = ("plan", BATCH, "commit", "publish", HANDLER)
+_ENDS = [*(repr(bound) for bound in DURATION_BOUNDS), "+Inf"]
 
 
 def metric_names(pipelines: Iterable[str]) -> dict[str, str]:
@@ -134,3 +142,45 @@ def _initial_labels(metric: Metric, pipelines: Iterable[str]) -> Iterator[Labels
     if PIPELINE in metric.labels:
         return ((pipeline, *labels) for pipeline in pipelines for labels in fixed)
     return iter(fixed)
+
+
+class DurationMetrics:
+    """The histogram of each pipeline and step. Not thread-safe by itself."""
+
+    def __init__(self, pipelines: Mapping[str, str]) -> None:
+        """`pipelines` maps identifiers in the store to pipeline names."""
+        self._pipelines = dict(pipelines)
+        labels = [(name, step) for name in pipelines.values() for step in STEPS]
+        self._numbers = {label: [0] * len(_ENDS) for label in labels}
+        self._seconds = dict.fromkeys(labels, 0.0)
+
+    def __call__(self, event: Event) -> None:
+        """Count the event if it has a duration."""
+        if isinstance(event, StepFinished):
+            self._add(event.pipeline, event.step, _placed(event.seconds), event.seconds)
+        elif isinstance(event, BatchCommitted) and event.seconds is not None:
+            self._add(event.pipeline, BATCH, _placed(event.seconds), event.seconds)
+        elif isinstance(event, HandlerCalled):
+            self._add(event.pipeline, HANDLER, dict(enumerate(event.records)), event.seconds)
+
+    def _add(self, pipeline: str, step: str, placed: Mapping[int, int], seconds: float) -> None:
+        label = (self._pipelines.get(pipeline, ""), step)
+        if label in self._numbers:
+            for index, number in placed.items():
+                self._numbers[label][index] += number
+            self._seconds[label] += seconds
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the current value of the metric."""
+        family = HistogramMetricFamily(DURATION, DURATION_HELP, labels=("pipeline", "step"))
+        for label, numbers in self._numbers.items():
+            total, buckets = 0, []
+            for end, number in zip(_ENDS, numbers, strict=True):
+                total += number
+                buckets.append((end, total))
+            family.add_metric(label, buckets, self._seconds[label])
+        yield family
+
+
+def _placed(seconds: float) -> dict[int, int]:
+    return {bisect_left(DURATION_BOUNDS, seconds): 1}

@@ -1,14 +1,15 @@
 """Everything about a fleet at a glance, as JSON: pipelines, nodes, runs and failures.
 
-The same for `holdfast status`, pages and REST. The store sums partitions up where it can (`holdfast.leases.sums`), so
+`holdfast status`, pages and REST show the same. The store sums partitions up where it can (`holdfast.leases.sums`), so
 that a look costs about the same with ten partitions and with ten thousand. What nobody has measured is None, never 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.flow.run import ENDED, Run, run_of, runs_of
@@ -16,9 +17,12 @@ from holdfast.leases.controls import Controls
 from holdfast.leases.lease import Counts, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Store
-from holdfast.leases.sums import PartitionSum, sums
+from holdfast.leases.sums import PartitionSum
+from holdfast.leases.sums import sums as sums_in
 from holdfast.observe.insights import NodeView, Row, node_views, time_text
 
+SumPartitions = Callable[[str, str], Sequence[PartitionSum]]
+"""Returns sums over the partitions of a pipeline and run."""
 MOST_FAILURES = 20
 """Failed partitions that are shown of each pipeline and run."""
 MOST_ENDED_RUNS = 5
@@ -50,10 +54,14 @@ class _Look:
         return sum((part.counts for part in self.sums), Counts())
 
 
-def overview(store: Store, fleet: str, pipelines: Mapping[str, str]) -> Row:
-    """Return the state of a fleet. `pipelines` maps names to identifiers in the store. Raises `StoreUnavailable`."""
+def overview(store: Store, fleet: str, pipelines: Mapping[str, str], sums: SumPartitions | None = None) -> Row:
+    """Return the state of a fleet. `pipelines` maps names to identifiers in the store. Raises `StoreUnavailable`.
+
+    `sums` returns sums that were made before; without it the store makes them.
+    """
     now = store.now()
-    looks = [_look(store, name, identifier) for name, identifier in pipelines.items()]
+    summed = sums or partial(sums_in, store)
+    looks = [_look(store, summed, name, identifier) for name, identifier in pipelines.items()]
     held = sum((look.held for look in looks), Counter[str | None]())
     nodes = node_views(store.find(Query(fleet)), held, now)
     controls = Controls(store, str, fleet)
@@ -67,10 +75,10 @@ def overview(store: Store, fleet: str, pipelines: Mapping[str, str]) -> Row:
     }
 
 
-def _look(store: Store, name: str, identifier: str) -> _Look:
-    live = sums(store, identifier, "")
+def _look(store: Store, sums: SumPartitions, name: str, identifier: str) -> _Look:
+    live = sums(identifier, "")
     runs = _shown_runs(store, identifier)
-    of_runs = {run.id: sums(store, identifier, run.id) for run in runs if run.status not in ENDED}
+    of_runs = {run.id: sums(identifier, run.id) for run in runs if run.status not in ENDED}
     every = [*live, *(part for parts in of_runs.values() for part in parts)]
     held = Counter[str | None]()
     for part in every:

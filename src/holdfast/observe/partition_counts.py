@@ -14,13 +14,13 @@ from holdfast.observe.insights import counts
 
 COUNT_EVERY = 15.0
 COSTLY_EVERY = 600.0
-"""Seconds between two counts in a store whose reads cost money: those without a clock of their own."""
+"""Seconds between two counts in a store whose reads cost money."""
 SHARE = 40
 """A count may take this part of the time between two counts."""
 
 
 class PartitionCounts(Companion):
-    """Emits `PartitionsCounted` of each pipeline from time to time. Says nothing while the store does not respond."""
+    """Emits `PartitionsCounted` for each pipeline from time to time. Says nothing while the store does not respond."""
 
     def __init__(self, store: Store, world: World, pipelines: Sequence[str]) -> None:
         """`pipelines` are identifiers in the store."""
@@ -37,5 +37,5 @@ class PartitionCounts(Companion):
             for pipeline in self._pipelines:
                 self._world.emit(PartitionsCounted(pipeline, counts(self._store, pipeline)))
         ended = self._world.clock.monotonic()
-        least = COUNT_EVERY if self._store.has_clock else COSTLY_EVERY
+        least = COSTLY_EVERY if self._store.charges_for_reads else COUNT_EVERY
         self._next_at = ended + max(least, SHARE * (ended - started))

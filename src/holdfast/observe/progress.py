@@ -13,6 +13,7 @@ from holdfast.events import (
     BatchCommitted,
     Event,
     LagMeasured,
+    PartitionCompleted,
     PartitionFailed,
     PartitionHalted,
     PipelineProgressed,
@@ -20,6 +21,9 @@ from holdfast.events import (
 from holdfast.leases.lease import Status
 from holdfast.leases.sums import PartitionSum
 from holdfast.observe.alert_kinds import LAGGING, subject_of
+
+RECENT = 10.0
+"""Seconds after which a rate forgets what was before the last so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,19 @@ class _Counted:
     failed: set[str] = field(default_factory=set)
     lags: dict[str, int] = field(default_factory=dict)
     sums: tuple[PartitionSum, ...] = ()
+    nodes: int | None = None
+    """Nodes that are alive and run it; None if that was not read."""
     records_at_sums: int = 0
     """Records of this node when the sums were read."""
     advanced_records: int = 0
-    """Records of this node at the last call of `advance`."""
+    """Records of this node when the time began over which the rate is."""
+    marked_records: int = 0
+    """Records of this node when that time begins next."""
+    completed: set[str] = field(default_factory=set)
+    """Partitions that this node has completed since the sums were read."""
     completed_at_start: int | None = None
+    """Partitions that were completed when sums with rows were first read, at `started`."""
+    started: float = 0.0
 
     def count(self, event: Event) -> None:
         """Count an event of this pipeline."""
@@ -69,17 +81,19 @@ class _Counted:
             self.errors += 1
         elif isinstance(event, PartitionFailed | PartitionHalted):
             self.failed.add(event.key)
+        elif isinstance(event, PartitionCompleted):
+            self.completed.add(event.key)
         elif isinstance(event, LagMeasured) and event.records is not None:
             self.lags[event.key] = event.records
 
 
 class Progress:
-    """A consumer of events. Thread-safe. Pipelines have their names in the store."""
+    """A consumer of events. Thread-safe. Pipelines are known by their names in the store."""
 
     def __init__(self, pipelines: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._counted = {name: _Counted() for name in pipelines}
         self._clock = clock
-        self._begun = self._advanced_at = clock()
+        self._begun = self._advanced_at = self._marked_at = clock()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
@@ -98,14 +112,17 @@ class Progress:
             elif name == pipeline:
                 counted.lags.pop(key, None)
 
-    def learn(self, sums: Mapping[str, Iterable[PartitionSum]]) -> None:
-        """Take over the sums of the store, by pipeline."""
+    def learn(self, sums: Mapping[str, Iterable[PartitionSum]], nodes: Mapping[str, int] | None = None) -> None:
+        """Take over the sums of the store and the numbers of nodes that are alive, by pipeline."""
         with self._lock:
             for name, found in sums.items():
                 counted = self._counted[name]
+                counted.nodes = None if nodes is None else nodes.get(name, 0)
                 counted.sums, counted.records_at_sums = tuple(found), counted.records
-                if counted.completed_at_start is None:
+                counted.completed.clear()
+                if counted.completed_at_start is None and counted.sums:
                     counted.completed_at_start = _partitions(counted.sums, Status.COMPLETED)
+                    counted.started = self._clock()
 
     def now(self, *, advance: bool = False) -> list[PipelineProgressed]:
         """How far each pipeline is. With `advance`, the next rates are those since this call."""
@@ -117,6 +134,15 @@ class Progress:
                 for counted in self._counted.values():
                     counted.advanced_records = counted.records
         return found
+
+    def recent(self) -> list[PipelineProgressed]:
+        """How far each pipeline is, for a display that looks often: the rates are over 10 to 20 seconds."""
+        with self._lock:
+            if self._clock() - self._marked_at >= RECENT:
+                self._advanced_at, self._marked_at = self._marked_at, self._clock()
+                for counted in self._counted.values():
+                    counted.advanced_records, counted.marked_records = counted.marked_records, counted.records
+        return self.now()
 
     def summary(self) -> Summary:
         """What this node has done since it was started."""
@@ -130,7 +156,8 @@ class Progress:
             )
 
     def _of(self, name: str, counted: _Counted, seconds: float) -> PipelineProgressed:
-        completed, total = _partitions(counted.sums, Status.COMPLETED), _partitions(counted.sums)
+        total = _partitions(counted.sums)
+        completed = min(total, _partitions(counted.sums, Status.COMPLETED) + len(counted.completed))
         stored = sum(each.counts.processed for each in counted.sums)
         return PipelineProgressed(
             name,
@@ -143,18 +170,22 @@ class Progress:
             counted.errors,
             _partitions(counted.sums, Status.FAILED),
             sum(each.counts.dead for each in counted.sums),
-            len({each.session for each in counted.sums if each.status is Status.ASSIGNED} - {None}),
+            _holders(counted.sums) if counted.nodes is None else counted.nodes,
         )
 
     def _left(self, counted: _Counted, completed: int, total: int) -> float | None:
         done = completed - (counted.completed_at_start or 0)
         if done <= 0 or total <= completed:
             return None
-        return round((total - completed) * (self._clock() - self._begun) / done)
+        return round((total - completed) * (self._clock() - counted.started) / done)
+
+
+def _holders(sums: Iterable[PartitionSum]) -> int:
+    return len({each.session for each in sums if each.status is Status.ASSIGNED} - {None})
 
 
 def rounded(number: float) -> str:
-    """The number for people: three digits count, with thousands separated."""
+    """The number for people: three significant digits, with thousands separated."""
     if number >= 100:
         return f"{number:,.0f}"
     return f"{number:.3g}"

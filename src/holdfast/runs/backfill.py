@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from holdfast.assemble import Emit, StoredPipeline
@@ -19,8 +19,14 @@ from holdfast.flow.source import Source
 from holdfast.formats.choice import chosen_formats
 from holdfast.leases.lease import Json, Partition
 from holdfast.registry import Registry
-from holdfast.runs.execution import NewRun, RunPipeline, begin
-from holdfast.runs.next_generation import FILES, check_roots_are_free, new_roots, next_generation
+from holdfast.runs.execution import NewRun, RunPipeline, RunPreview, begin
+from holdfast.runs.next_generation import (
+    FILES,
+    check_roots_are_free,
+    expected_generation,
+    new_roots,
+    next_generation,
+)
 from holdfast.runs.selection import Between, OnlyNames, TimeSpan, parse_between
 from holdfast.sources.archive.source import ArchiveSource
 
@@ -45,17 +51,28 @@ def backfill(
 
     Raises `UsageError`, and `Refused` when the backup's format does not keep what the parsing needs.
     """
+    configuration = _plan(pipeline, request, root, lambda: next_generation(pipeline, by)).configuration
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
+
+
+def look(pipeline: StoredPipeline, request: Backfill, *, root: str | None = None) -> RunPreview:
+    """Return what a backfill would do now. Changes nothing. Raises like `backfill`."""
+    return _plan(pipeline, request, root, lambda: expected_generation(pipeline))
+
+
+def _plan(pipeline: StoredPipeline, request: Backfill, root: str | None, generation: Callable[[], int]) -> RunPreview:
     partitions = [found for found in _checked(pipeline, request).source.discover({}) if found is not None]
     if not any(partition.spec["end"] > partition.spec["start"] for partition in partitions):
         raise UsageError(f"the files of pipeline {request.backup!r} hold no such records")
-    number = next_generation(pipeline, by)
+    number = generation()
     roots = new_roots(pipeline, root, number)
     check_roots_are_free(
         pipeline.with_roots(roots), [Name(partition.group, str(partition.index)) for partition in partitions]
     )
     chosen = asdict(request) | {"pipeline": pipeline.name, "topics": list(request.topics)}
     configuration = {"kind": KIND, **chosen, "generation": number, "roots": roots}
-    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
+    records = sum(partition.spec["end"] - partition.spec["start"] for partition in partitions)
+    return RunPreview(configuration, len(partitions), records)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
@@ -91,9 +108,12 @@ def _checked(pipeline: StoredPipeline, request: Backfill) -> Pipeline:
 
 def archive_of(pipeline: StoredPipeline, request: Backfill, between: Between) -> ArchiveSource:
     """Return the backup pipeline's files as a source. Raises `UsageError` if it writes none."""
+    pipelines = pipeline.settings.pipelines
+    if request.backup not in pipelines:
+        raise UsageError(f"there is no pipeline {request.backup!r} in this file; it has {', '.join(pipelines)}")
     use = pipeline.configured.source
     policy = use.config.policy_of if use.name == "kafka" else None
-    for named in pipeline.settings.pipelines[request.backup].sinks:
+    for named in pipelines[request.backup].sinks:
         if named.use.name == FILES:
             config = named.use.config
             formats = chosen_formats(config.format, config.topics, Registry.installed())

@@ -1,4 +1,4 @@
-"""Drives one run on this node: takes its locks, creates and starts it, sums it up, and asks its driver how it goes on.
+"""Drives one run on this node: takes its locks, creates and starts it, sums it up, and asks its driver what follows.
 
 Any node that works on a run tries to drive it; the locks decide which one does. A step does what can be done now, in a
 thread beside the loop, because the driver's calls may take minutes. Each step begins with the run's row: a step that
@@ -7,12 +7,14 @@ another node has done already is not repeated, and one that was interrupted is.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.errors import HoldfastError, Interrupted, LeaseLost, PartitionNotFound, Refused, Unavailable, UsageError
 from holdfast.events import Notice, Unreachable
 from holdfast.flow.partition_list import LIMITS, PartitionLimits
 from holdfast.flow.pipeline import describe
 from holdfast.flow.run import ENDED, Run, RunStatus
-from holdfast.flow.run_driver import End, Extend, RunDriver, Wait
+from holdfast.flow.run_driver import End, Extend, RunDriver, Wait, is_finished
 from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json
@@ -55,7 +57,7 @@ class Driving:
     def begin(self, configuration: Json, created_by: str) -> None:
         """Take the locks and add the run. Raises `Refused` if another run has a lock.
 
-        A run whose node is gone loses its lock to this one, and has FAILED.
+        A run whose node is gone loses its lock to this one, and is set to FAILED.
         """
         token = self._lock.acquire(self._id, self._driver.locks(configuration), instead=True)
         self._runs.add(self._id, configuration=configuration, created_by=created_by)
@@ -148,7 +150,7 @@ class Driving:
         if run.status is RunStatus.INITIALIZING and not run.unlisted and run.pending is None:
             raise Refused("its node died while the run was created")
         if run.unlisted and run.state is None:
-            state = self._driver.prepare(run)
+            state = self._driver.prepare(replace(run, driver_token=token))
             run = run if state is None else self._runs.keep(self._id, token, state)
         if run.status is RunStatus.READY:
             self._driver.resume(run)
@@ -156,7 +158,7 @@ class Driving:
 
     def _go_on(self, run: Run, token: int) -> float | None:
         run = self._runs.aggregate(self._id, token) if run.pending is None else self._runs.add_pending(run, token)
-        if run.status is not RunStatus.RUNNING or run.pending is not None or not _is_finished(run):
+        if run.status is not RunStatus.RUNNING or run.pending is not None or not is_finished(run):
             return AGGREGATE_EVERY
         if any(group.failed_partitions for group in run.groups.values()) and self._runs.finish_splits(self._id):
             return AGGREGATE_EVERY
@@ -180,7 +182,7 @@ class Driving:
         return AGGREGATE_EVERY
 
     def _fail(self, error: str) -> float:
-        """End the run by an error, unless another node drives it now. Returns as `step` does."""
+        """End the run with an error, unless another node drives it now. Returns as `step` does."""
         try:
             self._runs.fail(self._id, error, self._driven)
         except LeaseLost:
@@ -190,9 +192,3 @@ class Driving:
         else:
             return 0.0
         return self._world.jittered(RETRY_AFTER)
-
-
-def _is_finished(run: Run) -> bool:
-    """Whether all partitions of the run are finished, by their sums."""
-    groups = run.groups.values()
-    return all(group.completed + group.failed_partitions == group.partitions for group in groups)

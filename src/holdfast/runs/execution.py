@@ -66,10 +66,24 @@ def partition_limits(chosen: RunSettings) -> PartitionLimits:
 
 
 GUIDE = 4
-"""A node holds at most one part in so many of its share of what is left."""
+"""A node holds at most 1 / GUIDE of its share of the partitions that are left, so that all nodes end together."""
 GUIDE_SECONDS = 8.0
+"""Seconds of work that a node holds at most, at the rate of the run so far."""
 LEAST_LEASES = 4
 """Partitions that a node holds however few are left: it reads several at a time."""
+
+
+class RunPreview(NamedTuple):
+    """What a run would do if it were begun now."""
+
+    configuration: dict[str, Json]
+    partitions: int
+    records: int
+    """At most: offsets without a record are counted, too."""
+
+    def row(self) -> dict[str, Json]:
+        """Return the preview as JSON."""
+        return {**self.configuration, "partitions": self.partitions, "records": self.records}
 
 
 class NewRun(NamedTuple):
@@ -85,9 +99,9 @@ class NewRun(NamedTuple):
 
 
 def begin(pipeline: RunPipeline, new: NewRun, emit: Emit) -> Run:
-    """Create the run and work on it until it has ended or this process is asked to stop; if it is detached, add it.
+    """Create the run and work on it until it has ended or this process is asked to stop; a detached run is only added.
 
-    Raises `Refused` if another run of the pipeline is going on; one that is detached waits until that has ended.
+    Raises `Refused` if another run of the pipeline is going on; a detached run waits until that one has ended.
     """
     if new.detached:
         pipeline.built.close()
@@ -131,11 +145,12 @@ def most_leases(run: Run, nodes: int, rate: float) -> int:
     """How many partitions a node holds at most, when `nodes` work on the run and this one reads `rate` records/s.
 
     Each node takes a part of what is left, and no more than it reads in a few seconds: then no node is left with much
-    work when the others have none. The largest partitions are taken first, so that what is left is what counts.
+    work when the others have none. The largest partitions are taken first, so that those that are left at the end are
+    small.
     """
     groups = run.groups.values()
     left = sum(group.partitions - group.completed - group.failed_partitions for group in groups)
-    share = left // (GUIDE * nodes)
+    share = left // (GUIDE * nodes) if nodes > 1 else left
     expected = max(0, run.total - run.counts.processed) / left if left else 0
     soon = int(GUIDE_SECONDS * rate / expected) if rate and expected else share
     return max(LEAST_LEASES, min(share, soon))
@@ -170,7 +185,7 @@ class RunWork(Companion):
         """Whether the last step has seen that partitions may be claimed, and the loop has not looked since."""
 
     def _may_claim(self) -> bool:
-        """Called on every pass: read the run's row, which also says how fast it may be read."""
+        """Called on every pass: read the run's row, which also limits how fast the run reads."""
         try:
             run = self._runs.show(self.run_id)
         except PartitionNotFound:
@@ -189,6 +204,10 @@ class RunWork(Companion):
     @property
     def finished(self) -> bool:
         return self.ended
+
+    @property
+    def eager(self) -> bool:
+        return self._stepping and not self.loop.busy
 
     @property
     def _may_step(self) -> bool:

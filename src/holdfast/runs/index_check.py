@@ -42,13 +42,16 @@ class Comparison:
 
     @property
     def is_mended(self) -> bool:
-        """Whether nothing differs any more: the index may refuse a row, or a document may have changed meanwhile."""
+        """Whether nothing differs any more.
+
+        Something does if the index refused a row or a document changed meanwhile.
+        """
         return self.missing + self.different + self.extra == self.mended
 
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """What is compared: a share of the rows by a hash of their ids, and their texts if nothing changes documents."""
+    """What is compared: a share of the rows, chosen by a hash of their ids, and with `texts` also their contents."""
 
     promotion: Promotion
     share: float = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.assemble import StoredPipeline
@@ -16,13 +16,14 @@ from holdfast.flow.sink import Publication, Sink
 from holdfast.flow.source import Source
 from holdfast.flow.tables import LiveTables
 from holdfast.leases import transitions
-from holdfast.leases.lease import FINISHED, Key, Lease, Partition, new_lease
+from holdfast.leases.lease import FINISHED, Json, Key, Lease, Partition, new_lease
 from holdfast.leases.operator import Operator
 
 KIND = "redrive"
 MAX_LETTERS = 5000
 MAX_CONTAINERS = 1000
-"""Of one partition in one run, because their names are kept in its row; other letters wait for the next run."""
+"""Most files or index prefixes whose letters one run sends for a partition: its row keeps their names. Other letters
+wait for the next run."""
 MAX_NAME_BYTES = 150_000
 """Bytes of those names at most, so that they fit into the row of every store."""
 MAX_PARTITIONS = 5000
@@ -63,6 +64,11 @@ class Taken:
     def number(self) -> int:
         return sum(len(chosen.ids) for chosen in self.partitions)
 
+    def row(self) -> dict[str, Json]:
+        """Return the selection as JSON, with the letters of each partition as a number."""
+        partitions = [{"key": chosen.row.key, "letters": len(chosen.ids)} for chosen in self.partitions]
+        return {"number": self.number, "partitions": partitions, "refused": dict(self.refused), "left": self.left}
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -73,7 +79,8 @@ class Waiting:
     box: LetterBox
     rebuilder: Rebuilder
     live: Source
-    sink: Sink
+    sinks: Mapping[str, Sink]
+    """Those of the live pipeline."""
     needed: frozenset[str] = frozenset()
     """Columns of the source that the pipeline may need."""
 
@@ -130,7 +137,7 @@ class Waiting:
             taken.partitions.append(PartitionLetters(row, self.live.name(row), ids, sizes, repeats))
 
     def _row_of_runs(self, key: str) -> Lease | None:
-        """A row for a partition that only runs have had: of a live table, the key begins with the entity."""
+        """A stand-in for the row of a live table's partition, which only runs have: its key begins with the entity."""
         if not isinstance(self.live, LiveTables):
             return None
         entity = key.partition("/")[0]
@@ -149,20 +156,24 @@ class Waiting:
         """Stop a run that has lost the lock, and publish what it has committed."""
         rows = self._rows(run)
         for row in list(rows.rows()):
-            fence(rows, row, self.sink, self.choice.sink, "another redrive has begun")
+            fence(rows, row, self.sinks, "another redrive has begun")
 
 
-def fence(rows: Operator, row: Lease, sink: Sink | None, name: str, why: str) -> None:
-    """Stop work on this row of a redrive into that sink, and publish what it has committed. May be repeated.
+def fence(rows: Operator, row: Lease, sinks: Mapping[str, Sink], why: str) -> None:
+    """Stop work on this row of a redrive, and publish what it has committed to these sinks. May be repeated.
 
-    Raises `Refused` if it cannot be published.
+    Raises `Refused` if it cannot be published, for example because one of its sinks does not exist any more.
     """
     fenced = row if row.status in FINISHED else _failed(rows, row, why)
-    if fenced.commit.receipts is None or sink is None:
+    receipts = fenced.commit.receipts
+    if receipts is None:
         return
-    (trouble,) = sink.publish([Publication(fenced, redriven_name(fenced), fenced.commit.receipts[name])])
-    if trouble is not None:
-        raise Refused(f"the commit of run {row.run} for {row.key} cannot be published: {trouble}")
+    for name, receipt in receipts.items():
+        if name not in sinks:
+            raise Refused(f"run {row.run} has an unpublished commit of sink {name!r}, which no longer exists")
+        (trouble,) = sinks[name].publish([Publication(fenced, redriven_name(fenced), receipt)])
+        if trouble is not None:
+            raise Refused(f"the commit of run {row.run} for {row.key} cannot be published: {trouble}")
     rows.change(row.key, lambda now_there, now: transitions.published(now_there, fenced.commit.commit_id, now))
 
 

@@ -143,7 +143,7 @@ class RunLock:
             return wanted
         found = self._row(row.key)
         if found is None or found.ownership.write_id != claim.write_id:
-            raise Refused(f"another node was faster to take the lock {row.key!r} than that of run {run_id!r}")
+            raise Refused(f"another node has taken the lock {row.key!r} before run {run_id!r} could")
         return found
 
     def _name(self, leases: Sequence[Lease], run_id: str) -> tuple[Lease, ...]:
@@ -159,12 +159,12 @@ class RunLock:
         return tuple(written)
 
     def _give_back(self, leases: Sequence[Lease], run_id: str) -> None:
-        """Release locks of a run that did not get all of them; they name it only if it keeps its locks."""
+        """Release the locks of a run that did not get all; they keep its name only if no other run may take them."""
         named = run_id if leases and self._keeps_locks(run_id) else None
         self._lock.write(leases, lambda row, now: transitions.release(_naming(row, named), now))
 
     def _keeps_locks(self, run_id: str) -> bool:
-        """Whether the locks that name the run are not taken by another one."""
+        """Whether no other run may take the locks that name this run."""
         try:
             run = self._runs.show(run_id)
         except PartitionNotFound:

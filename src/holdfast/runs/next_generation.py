@@ -22,16 +22,37 @@ def next_generation(pipeline: StoredPipeline, created_by: str) -> int:
     It is the file's own generation if that comes next, so that files of the run and files written after the roll-out
     have the same number. The live pipeline keeps its generation.
     """
+    return register_next(pipeline.generations(), parsing_as(pipeline, pipeline.configured.generation, created_by))
+
+
+def expected_generation(pipeline: StoredPipeline) -> int:
+    """Return the number that `next_generation` would return now. Changes nothing."""
     chosen = pipeline.configured
-    mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by)
-    return register_next(pipeline.generations(), mine)
+    return _free_number(pipeline.generations(), chosen.generation, digest_of(chosen))
 
 
 def register_next(generations: Generations, mine: Generation) -> int:
     """Register this parsing under its own number if that comes next, else under the next one. Returns the number."""
     number = _free_number(generations, mine.number, mine.digest)
-    generations.register(replace(mine, number=number), switch=False)
+    chosen = replace(mine, number=number)
+    generations.register(chosen, switch=False)
+    seal(generations, chosen)
     return number
+
+
+def seal(generations: Generations, mine: Generation) -> None:
+    """Fix the parsing of a generation for a run. Raises `Refused` if a node has given it another one meanwhile."""
+    if not generations.seal(mine):
+        raise Refused(
+            f"generation {mine.number} has the parsing of another file, which a node has just registered; start the "
+            "nodes and the run with the same file"
+        )
+
+
+def parsing_as(pipeline: StoredPipeline, number: int, created_by: str) -> Generation:
+    """Return this file's parsing under that number."""
+    chosen = pipeline.configured
+    return Generation(number, digest_of(chosen), parsing_of(chosen), created_by)
 
 
 def _free_number(generations: Generations, wanted: int, digest: str) -> int:

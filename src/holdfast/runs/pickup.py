@@ -7,10 +7,11 @@ Building and opening the pipeline of a run connects to servers; that happens in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from holdfast.assemble import StoredPipeline
-from holdfast.errors import HoldfastError, Interrupted, Refused, UsageError
+from holdfast.errors import HoldfastError, Interrupted, PartitionNotFound, Refused, UsageError
 from holdfast.events import Notice
 from holdfast.flow.engine import Engine, Engines
 from holdfast.flow.loop import PipelineLoop
@@ -22,8 +23,14 @@ from holdfast.flow.tables import LiveTables
 from holdfast.leases.coordinator import Coordinator
 from holdfast.runs.execution import RunPipeline, RunWork, engine_beside
 from holdfast.runs.kinds import run_pipeline_of
-from holdfast.runs.reindex_schedule import start_if_due
+from holdfast.runs.next_generation import parsing_as, seal
+from holdfast.runs.reindex_configuration import ReindexConfiguration
+from holdfast.runs.reindex_state import KIND, IndexHistory
 from holdfast.service import open_pipelines
+
+GRACE = 3600.0
+"""Seconds after its time in which a run is still started, for example when all nodes were being replaced."""
+BY = "schedule"
 
 
 class _Opened(NamedTuple):
@@ -57,6 +64,10 @@ class RunPickup(Companion):
     @property
     def finished(self) -> bool:
         return not self._only_runs and not self._open and not self._looking
+
+    @property
+    def eager(self) -> bool:
+        return any(opened.work.eager for opened in self._open)
 
     def turn(self) -> None:
         """Give every run a turn, and start looking for others if it is time."""
@@ -93,9 +104,9 @@ class RunPickup(Companion):
     def _look(self) -> None:
         try:
             start_if_due(self._stored, self._runs, self._live.now())
-            known = {opened.work.run_id for opened in [*self._arrived, *self._open]} | self._left_alone
-            for run in self._runs.list():
-                if run.status not in ENDED and run.id not in known:
+            open_runs = {opened.work.run_id for opened in [*self._arrived, *self._open]} | self._left_alone
+            for run in self._runs.list(self._leave_alone):
+                if run.status not in ENDED and run.id not in open_runs:
                     self._pick_up(run)
         except Interrupted:
             return
@@ -110,8 +121,7 @@ class RunPickup(Companion):
         except Interrupted:
             raise
         except (UsageError, Refused) as refused:
-            self._left_alone.add(run.id)
-            self._world.emit(Notice(f"run {run.id} is left to other nodes: {refused}"))
+            self._leave_alone(run.id, str(refused))
             return
         except Exception as error:  # noqa: BLE001 - plugins are foreign code
             self._world.emit(Notice(f"run {run.id} cannot be picked up now: {describe(error)}"))
@@ -121,8 +131,16 @@ class RunPickup(Companion):
         self._world.emit(Notice(f"run {run.id} is picked up"))
         self._arrived.append(_Opened(work, pipeline.built, engine))
 
+    def _leave_alone(self, run_id: str, why: str = "this version of holdfast cannot read it") -> None:
+        if run_id not in self._left_alone:
+            self._left_alone.add(run_id)
+            self._world.emit(Notice(f"run {run_id} is left to other nodes: {why}"))
+
     def _opened(self, run: Run) -> RunPipeline:
         stored = self._stored
+        if self._only_runs:
+            # Other kinds of runs have sealed their generation when they were created.
+            seal(stored.generations(), parsing_as(stored, stored.configured.generation, self._live.session.name))
         pipeline = run_pipeline_of(stored, run.configuration)
         try:
             open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, self._world)
@@ -135,3 +153,44 @@ class RunPickup(Companion):
 def _close(opened: _Opened) -> None:
     opened.engine.close()
     opened.built.close()
+
+
+def start_if_due(pipeline: StoredPipeline, runs: Runs, now: float) -> Run | None:
+    """Add the run that is due by the schedule of the pipeline's source, if there is one and it does not exist yet.
+
+    Any number of nodes may call this at a time. Nothing is added while an earlier run of the schedule goes on.
+    """
+    schedule: Any = getattr(pipeline.configured.source.config, "schedule", None)
+    if schedule is None:
+        return None
+    due = schedule.due_at(now)
+    run_id = f"{KIND}-{datetime.fromtimestamp(due, UTC):%Y%m%dt%H%M%Sz}"
+    if now - due > GRACE or _exists(runs, run_id):
+        return None
+    if any(run.status not in ENDED and run.created_by == BY for run in runs.list()):
+        return None
+    configuration = _configuration(pipeline, schedule, runs).encode()
+    try:
+        return runs.add(run_id, configuration=configuration, created_by=BY)
+    except UsageError:
+        return None  # another node was faster
+
+
+def _exists(runs: Runs, run_id: str) -> bool:
+    try:
+        runs.show(run_id)
+    except PartitionNotFound:
+        return False
+    return True
+
+
+def _configuration(pipeline: StoredPipeline, schedule: Any, runs: Runs) -> ReindexConfiguration:
+    entities = pipeline.configured.source.config.entities
+    chosen = ReindexConfiguration(entities=schedule.entities, generation=pipeline.configured.generation).resolved(
+        entities
+    )
+    history = IndexHistory(runs.list())
+    state = history.up_to_date(chosen.entities) if schedule.changed else None
+    if state is None or any(history.incomplete(entity) for entity in chosen.entities):
+        return chosen
+    return chosen.model_copy(update={"recreate_index": False, "changed_since": state.oldest_mark})

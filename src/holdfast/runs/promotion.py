@@ -15,16 +15,20 @@ alias is in another state by then, or the index that it would add has been remov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import Refused
-from holdfast.flow.search_index import WRITE_ALIAS, IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
+from holdfast.flow.run import Run
+from holdfast.flow.search_index import SUSPENDED, WRITE_ALIAS, IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
 from holdfast.flow.sink import StagesIndexes
 from holdfast.flow.tables import Entity, LiveTables
+from holdfast.leases.lease import Json
 from holdfast.runs.reindex_state import EntityIndex, IndexHistory
 
 MAX_INDEX_NAME = 255
+MOST_TOKEN = 10**9
+"""The greatest token of a driver that names leave room for."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,10 @@ class Promotion:
     indexes: SearchIndexes
 
     def staged(self, run: str, entity: str, prefix: str | None) -> EntityIndex:
-        """The names for an entity in a run. Raises `Refused` if the name of the index is too long."""
+        """The names of an entity's index and alias in a run. Raises `Refused` if the name of the index is too long."""
         alias = self._entity(entity).index
         name = f"{self.sink.prefix if prefix is None else prefix}{alias}_{run}".lower()
-        if len((name + WRITE_ALIAS).encode()) > MAX_INDEX_NAME:
+        if len(f"{SUSPENDED}{name}_{MOST_TOKEN}{WRITE_ALIAS}".encode()) > MAX_INDEX_NAME:
             raise Refused(f"the name of the staged index of {entity!r} is too long: {name}")
         return EntityIndex(alias, name, run)
 
@@ -58,32 +62,49 @@ class Promotion:
         """Create the staged index of an entity."""
         self.indexes.create(target.index, IndexOwner(self.pipeline, target.run), self._plan(entity))
 
-    def open_writes(self, run: str, target: EntityIndex) -> EntityIndex:
-        """Let the run write to the index, or to the live one in place. Returns the names with its write alias.
+    def open_writes(self, run: Run, target: EntityIndex) -> EntityIndex:
+        """Let the run write to the index, or to the live one in place. Returns the target with its write alias.
 
-        Raises `Refused` if the index is gone.
+        Every driver adds an alias of its own, and the run's row names that of the driver that was not replaced: a
+        driver that wakes up late opens nothing that a request could reach. Raises `Refused` if the index is gone.
         """
         index = target.former.indexes[0] if target.in_place and target.former is not None else target.index
-        alias = f"{target.index if target.run == run else f'{target.index}_{run}'}{WRITE_ALIAS}".lower()
+        of_run = target.index if target.run == run.id else f"{target.index}_{run.id}"
+        alias = f"{of_run}_{run.driver_token}{WRITE_ALIAS}".lower()
         self.indexes.open_writes(index, alias)
         return replace(target, writes=alias)
 
+    def reopen_writes(self, targets: Mapping[str, EntityIndex]) -> None:
+        """Let a run that was stopped write again. Raises `Refused` if its writes were closed for good."""
+        for target in targets.values():
+            if target.writes and not self.indexes.reopen_writes(target.writes):
+                raise Refused(
+                    f"{', '.join(target.written)} does not accept what the run writes any more; start a new run"
+                )
+
     def close_writes(self, targets: Mapping[str, EntityIndex]) -> None:
-        """Refuse whatever the nodes of the run have sent and is not there yet."""
+        """Refuse all requests that nodes of the run have sent and that have not arrived yet."""
         for target in targets.values():
             if target.writes:
                 self.indexes.close_writes(target.writes)
 
-    def close_left_open(self, entity: str, history: IndexHistory) -> None:
-        """Refuse whatever nodes of ended runs have sent and is not there yet: the next run may write the same index."""
+    def suspend_left_open(self, entity: str, history: IndexHistory) -> None:
+        """Refuse requests of ended runs that have not arrived yet: the next run may write the same index.
+
+        A run that was stopped may be resumed, and then continues with the same alias.
+        """
         for alias in history.left_open(entity):
-            self.indexes.close_writes(alias)
+            self.indexes.suspend_writes(alias)
 
     def check(self, targets: Mapping[str, EntityIndex]) -> None:
-        """Raises `Refused` if a staged index is not the one that was created: a later run removes it, for example."""
+        """Raises `Refused` if a staged index is not the one that was created: a later run may have removed it."""
         for target in targets.values():
-            if self.indexes.owner(target.index) != IndexOwner(self.pipeline, target.run):
-                raise Refused(f"the staged index {target.index} was removed, so that nothing was promoted; start anew")
+            is_ours = self.indexes.owner(target.index) == IndexOwner(self.pipeline, target.run)
+            # A driver that wakes up late may create it anew, without documents and without the alias of the run's row.
+            if not is_ours or (target.writes and target.index not in self.indexes.writes(target.writes)):
+                raise Refused(
+                    f"the staged index {target.index} was removed, so that nothing was promoted; start a new run"
+                )
 
     def check_live(self, targets: Mapping[str, EntityIndex]) -> None:
         """Raises `Refused` if an index that was live is not any more: it was replaced or taken back meanwhile."""
@@ -92,28 +113,31 @@ class Promotion:
             # Runs of earlier versions in place do not know which index they have written.
             if target.written and found != target.written:
                 written, live = ", ".join(target.written), ", ".join(found) or "nothing"
-                raise Refused(f"{written} is not live any more, the alias {target.alias} names {live}; start anew")
+                raise Refused(f"{written} is not live any more, the alias {target.alias} names {live}; start a new run")
 
     def restore(self, targets: Mapping[str, EntityIndex]) -> None:
-        """Give the indexes the settings for searching, and make their documents visible. Raises `Refused` as `check`"""
+        """Give the indexes the settings for searching, and make their documents visible.
+
+        Raises `Refused` as `check` does.
+        """
         self.check(targets)
         for entity, target in targets.items():
             self.indexes.restore(target.index, self._plan(entity))
 
-    def shortfall(self, targets: Mapping[str, EntityIndex], min_ratio: float, spare: int) -> str | None:
+    def shortfall(self, targets: Mapping[str, EntityIndex], min_ratio: float, mark: Json) -> str | None:
         """Why the indexes have too few documents; None if they have enough.
 
-        `spare` is how many rows may have changed since the indexes caught up.
+        Every row that was not changed since the mark must have its document; rows changed since then are not counted.
         """
-        rows = self.tables.counts(list(targets))
+        rows = self.tables.counts(list(targets), mark)
         for entity, target in targets.items():
             documents = self.indexes.count(target.index)
-            if documents + spare < min_ratio * rows[entity]:
+            if documents < min_ratio * rows[entity]:
                 return f"{entity}: {documents} documents in {target.index}, but {rows[entity]} rows"
         return None
 
     def seen(self, target: EntityIndex) -> EntityIndex:
-        """The names together with what is under the alias now."""
+        """The target together with what is under its alias now."""
         return replace(target, former=self.indexes.alias(target.alias))
 
     def swap(self, targets: Mapping[str, EntityIndex]) -> str | None:
@@ -123,21 +147,46 @@ class Promotion:
             if former is not None and not self._is_promoted(target) and self.indexes.alias(target.alias) == former:
                 self.indexes.swap(target.alias, former, target.index)
             if not self._is_promoted(target):
-                found = ", ".join(self.indexes.alias(target.alias).indexes) or "nothing"
-                return f"the alias {target.alias} was changed by others, it names {found}; {target.index} is unused"
+                return self._not_promoted(target)
         return None
+
+    def _not_promoted(self, target: EntityIndex) -> str:
+        found = self.indexes.alias(target.alias)
+        if found == target.former:
+            return f"another run has begun to remove {target.index}, so that nothing was promoted; start a new run"
+        names = ", ".join(found.indexes) or "nothing"
+        return f"the alias {target.alias} was changed by others, it names {names}; {target.index} is unused"
 
     def _is_promoted(self, target: EntityIndex) -> bool:
         state = self.indexes.alias(target.alias)
         return state.indexes == (target.index,) and not state.concrete
 
-    def reconcile(self, entity: str, target: EntityIndex) -> int:
-        """Delete the documents whose rows are gone. Returns how many they were."""
+    def reconcile(self, entity: str, target: EntityIndex, since: Json = None) -> int:
+        """Delete the documents whose rows are gone. Returns how many they were.
+
+        Documents of rows that were gone at the mark `since` are not in the index; None: they may be.
+        """
         if self._entity(entity).has_deleted_flag:
             return 0
-        self.indexes.refresh(target.index)
-        gone = (self._gone(entity, page) for page in self.indexes.pages(target.index))
+        gone = (self._gone(entity, page) for page in self._suspects(entity, target, since))
         return sum(self.indexes.delete(target.index, page) for page in gone if page)
+
+    def _suspects(self, entity: str, target: EntityIndex, since: Json) -> Iterator[Sequence[IndexedDocument]]:
+        """Documents whose rows may be gone: those with a tombstone, or all if deletes are not noted."""
+        removed = None if since is None else self.tables.removed(entity, since)
+        if removed is None:
+            self.indexes.refresh(target.index)
+            return self.indexes.pages(target.index)
+        return (list(self.indexes.find(target.index, ids).values()) for ids in removed)
+
+    def remove_noted(self, targets: Mapping[str, EntityIndex], since: Json) -> None:
+        """Delete documents whose rows are gone, as far as tombstones say so, while the run still writes.
+
+        It need not be complete: `reconcile` follows when nothing is written any more.
+        """
+        for entity, target in targets.items():
+            if since is not None and self._entity(entity).has_tombstones:
+                self.reconcile(entity, target, since)
 
     def _gone(self, entity: str, page: Sequence[IndexedDocument]) -> list[IndexedDocument]:
         present = self.tables.present(entity, [document.id for document in page])

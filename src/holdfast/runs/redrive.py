@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from holdfast.assemble import Emit, StoredPipeline, functions_of
 from holdfast.config.digest import digest_of
 from holdfast.deadletters.source import LettersSource, sent_ids
 from holdfast.errors import PartitionNotFound, Refused, UsageError
-from holdfast.flow.letter import LetterBox, Rebuilder
+from holdfast.flow.letter import Letter, LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.run import Run
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
@@ -23,12 +24,20 @@ from holdfast.leases.lease import Json, Partition
 from holdfast.runs.backfill import needed_columns
 from holdfast.runs.execution import NewRun, RunPipeline, begin
 from holdfast.runs.letter_selection import KIND, Choice, Taken, Waiting
+from holdfast.runs.next_generation import parsing_as, seal
 
 
-def look(pipeline: StoredPipeline, choice: Choice) -> Taken:
-    """Return what a redrive would take now. Changes nothing. Raises `UsageError` and `Refused` like `redrive`."""
+def look(pipeline: StoredPipeline, choice: Choice, *, detached: bool = False) -> Taken:
+    """Return what a redrive would take now. Changes nothing.
+
+    Raises `UsageError`; if it is to be detached, also what `redrive` would raise, because nobody would see that error
+    later.
+    """
     built, waiting = _prepared(pipeline, choice)
     built.source.close()
+    if detached:
+        _check_detached(built)
+        _current(pipeline)
     return waiting.look()
 
 
@@ -39,10 +48,11 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str, de
     current one.
     """
     generation = _current(pipeline)
+    seal(pipeline.generations(), parsing_as(pipeline, generation, by))
     built, waiting = _prepared(pipeline, choice)
-    if detached and functions_of([built]):
-        raise UsageError("nodes that run a function take no runs: leave out --detach")
-    configuration = {"kind": KIND, **asdict(choice), "generation": generation}
+    if detached:
+        _check_detached(built)
+    configuration = {"kind": KIND, **asdict(choice), "generation": generation, "writes_to": list(built.sinks)}
     try:
         driver = RedriveDriver(pipeline, waiting)
         made = RunPipeline(pipeline, built, generation, driver, any_letters=True)
@@ -52,6 +62,14 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str, de
     if not detached:
         mark_sent(pipeline, run.id)
     return run
+
+
+def _check_detached(built: Pipeline) -> None:
+    if functions_of([built]):
+        raise UsageError(
+            "nodes that run a function take no runs: send its letters with `holdfast deadletters redrive`, and without "
+            "--detach"
+        )
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
@@ -100,24 +118,27 @@ def box_of(built: Pipeline, identifier: str, sink: str) -> LetterBox:
 
 def _rebuilder_of(built: Pipeline, sink: str) -> Rebuilder:
     for function in functions_of([built]):
-        return _rebuilder_of_function(function, built.sinks, sink)
+        return _HandlerRows() if sink in other_sinks(function, built.sinks) else function.rebuilder()
     if not isinstance(built.source, Rebuilds):
         raise UsageError(f"the source {type(built.source).__name__} cannot turn dead letters back into rows")
     return built.source.rebuilder()
 
 
-def _rebuilder_of_function(function: RunsWorkers, sinks: Mapping[str, Sink], sink: str) -> Rebuilder:
-    others = other_sinks(function, sinks)
-    if sink in others:
-        raise UsageError(
-            f"dead letters of sink {sink!r} are rows that the handler returned, which cannot be sent again"
-        )
-    if others:
-        raise UsageError(
-            f"what the handler returns for {', '.join(others)} would not be written by a redrive; put the records of "
-            "the dead letters into the stream again, see `holdfast deadletters show --whole`"
-        )
-    return function.rebuilder()
+class _HandlerRows(Rebuilder):
+    """Refuses the letters of sinks that get what a handler returns: the record of such a row is not kept."""
+
+    keeps: frozenset[str] | None = None
+
+    def fields(self) -> Any:
+        from pyspark.sql import types
+
+        return types.StructType([])
+
+    def refusal(self, letter: Letter) -> str:  # noqa: ARG002 - of every letter
+        return "it is a row that the handler returned; put its record into the stream again"
+
+    def row(self, letter: Letter) -> Any:
+        raise ValueError(self.refusal(letter))
 
 
 def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiting]:
@@ -128,22 +149,31 @@ def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiti
         box=box_of(live, pipeline.identifier, choice.sink),
         rebuilder=_rebuilder_of(live, choice.sink),
         live=live.source,
-        sink=live.sinks[choice.sink],
+        sinks=live.sinks,
         needed=needed_columns(live.processors, [live.sinks[choice.sink]], routed=choice.sink in live.routes.by_sink),
     )
     return _from_letters(live, pipeline.identifier, choice.sink), waiting
 
 
 def _from_letters(built: Pipeline, identifier: str, sink: str) -> Pipeline:
-    """Return the pipeline with the dead letters as its source, and with this sink alone."""
+    """Return the pipeline with the dead letters as its source, and with this sink and those that it writes to."""
     box, rebuilder = box_of(built, identifier, sink), _rebuilder_of(built, sink)
     routed = {sink: built.routes.by_sink[sink]} if sink in built.routes.by_sink else {}
     return replace(
         built,
         source=LettersSource(box, rebuilder),
-        sinks={sink: built.sinks[sink]},
+        sinks=_sinks_of(built, sink),
         routes=Routes(built.routes.conditions, routed),
     )
+
+
+def _sinks_of(built: Pipeline, sink: str) -> dict[str, Sink]:
+    """Return the sinks that get rows: this one and, of a function, those that its handler returns records for."""
+    chosen = built.sinks[sink]
+    if not isinstance(chosen, RunsWorkers):
+        return {sink: chosen}
+    others = other_sinks(chosen, built.sinks)
+    return {sink: chosen.redriving(built.source, others), **others}
 
 
 def _end_spark() -> None:

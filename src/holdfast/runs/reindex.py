@@ -1,7 +1,7 @@
 """Reindex: copies live tables into staged search indexes, and promotes these without losing a change.
 
-copy → catch up until that is short → restore settings → compare counts → swap the aliases → catch up once more when all
-transactions older than the swap have ended → delete documents whose rows are gone → COMPLETED. In place there is no
+copy → catch up until a pass is short → restore settings → compare counts → swap the aliases → catch up once more when
+all transactions older than the swap have ended → delete documents whose rows are gone → COMPLETED. In place there is no
 swap: the live index is written, and the rest is the same.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from holdfast.errors import Refused
 from holdfast.flow.partition_list import LIMITS, PartitionLimits
 from holdfast.flow.run import Run, RunStatus
-from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status
+from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status, is_finished
 from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Json, Partition
 from holdfast.runs.promotion import Promotion
@@ -23,6 +23,7 @@ from holdfast.runs.reindex_state import (
     LAST_PASS,
     SWAPPED,
     SWAPPING,
+    EntityIndex,
     IndexHistory,
     ReindexState,
     decode_state,
@@ -67,46 +68,45 @@ class ReindexDriver(RunDriver):
         # Before anything is read: whatever is not visible now is found by a catch-up since this mark.
         mark = self._tables.watermark()
         for entity in entities:
-            promotion.close_left_open(entity, history)
+            promotion.suspend_left_open(entity, history)
         if configuration.continues is not None:
             return self._writable(run, self._continued(configuration.continues)).encode()
         for entity in entities:
             promotion.remove_abandoned(entity, history)
         if not configuration.recreate_index:
             live = {entity: promotion.in_place(entity) for entity in entities}
-            return self._writable(run, ReindexState(mark, live)).encode()
+            return self._writable(run, ReindexState(mark, live, deletes_mark=configuration.changed_since)).encode()
         prefix = configuration.staged_index_prefix
         indexes = {entity: promotion.staged(run.id, entity, prefix) for entity in entities}
         for entity, target in indexes.items():
             promotion.create(entity, target)
-        return self._writable(run, ReindexState(mark, indexes)).encode()
+        return self._writable(run, ReindexState(mark, indexes, deletes_mark=mark)).encode()
 
     def _writable(self, run: Run, state: ReindexState) -> ReindexState:
-        opened = {entity: self._promotion.open_writes(run.id, target) for entity, target in state.indexes.items()}
+        opened = {entity: self._promotion.open_writes(run, target) for entity, target in state.indexes.items()}
         return replace(state, indexes=opened)
 
     def resume(self, run: Run) -> None:
         state, is_staged = decode_state(run.state), decode_configuration(run.configuration).recreate_index
-        if is_staged:
-            self._promotion.check(state.indexes)
         if not is_staged or state.step in {SWAPPED, LAST_PASS}:
             self._promotion.check_live(state.indexes)
-        for target in state.indexes.values():
-            if target.writes:
-                self._promotion.open_writes(run.id, target)
+        elif is_staged:
+            self._promotion.check(state.indexes)
+        if not (state.step == LAST_PASS and is_finished(run)):
+            self._promotion.reopen_writes(state.indexes)
 
     def _continued(self, run_id: str) -> ReindexState:
         """The indexes of a run that was not promoted. Raises `Refused` if they are gone."""
         former = next((run for run in self._runs() if run.id == run_id and run.state is not None), None)
         if former is None:
-            raise Refused(f"the run {run_id} that was to be promoted is gone; start anew")
+            raise Refused(f"the run {run_id} that was to be promoted is gone; start a new run")
         state = decode_state(former.state)
         self._promotion.check(state.indexes)
         indexes = {
             entity: replace(target, incomplete=target.incomplete or not is_copied(former, entity))
             for entity, target in state.indexes.items()
         }
-        return ReindexState(state.oldest_mark, indexes)
+        return ReindexState(state.oldest_mark, indexes, deletes_mark=state.deletes_mark)
 
     def partitions(self, run: Run) -> Iterable[Partition]:
         configuration, state = decode_configuration(run.configuration), decode_state(run.state)
@@ -118,7 +118,7 @@ class ReindexDriver(RunDriver):
         return _addressed(found, state)
 
     def sizing(self, configuration: ReindexConfiguration) -> Sizing:
-        """How large the partitions of a run should be that begins now."""
+        """How large the partitions of a run that begins now should be."""
         nodes = max(1, self._nodes()) if configuration.use_distributed_indexing else 1
         rates = IndexHistory(self._runs()).rates()
         return Sizing(nodes * configuration.consumer_threads, configuration.partition_size, rates, self._limits)
@@ -157,7 +157,7 @@ class ReindexDriver(RunDriver):
         return {name: units_per_second / slots / complexity[name] for name in run.groups if name in complexity}
 
     def _next_pass(self, state: ReindexState) -> Extend | None:
-        """Another pass before the swap; None if there is nothing to catch up with, or little."""
+        """Another pass before the swap; None if there is nothing, or only little, to catch up with."""
         if state.passes >= MAX_PASSES or (state.passes and state.rows <= SHORT_PASS):
             return None
         entities = list(state.indexes)
@@ -193,7 +193,8 @@ class ReindexDriver(RunDriver):
         promotion = self._promotion
         if state.step == COPYING:
             promotion.restore(state.indexes)
-            if shortfall := promotion.shortfall(state.indexes, configuration.min_ratio, 2 * state.rows):
+            promotion.remove_noted(state.indexes, state.deletes_mark)
+            if shortfall := self._shortfall(state, configuration.min_ratio):
                 return self._gate_failed(state, shortfall)
             seen = {entity: promotion.seen(target) for entity, target in state.indexes.items()}
             state = replace(state, step=SWAPPING, indexes=seen)
@@ -202,10 +203,19 @@ class ReindexDriver(RunDriver):
             return End(RunStatus.FAILED, reason)
         return self._last_pass(run, self._swapped(state, keep), keep)
 
+    def _shortfall(self, state: ReindexState, min_ratio: float) -> str | None:
+        """Why an index has too few documents; rows are counted as of the latest mark of each entity."""
+        found: dict[bool, dict[str, EntityIndex]] = {True: {}, False: {}}
+        for entity, target in state.indexes.items():
+            found[self._is_versioned(entity)][entity] = target
+        marks = {True: state.mark, False: state.oldest_mark}
+        reasons = (self._promotion.shortfall(found[each], min_ratio, marks[each]) for each in found if found[each])
+        return next(filter(None, reasons), None)
+
     def _gate_failed(self, state: ReindexState, shortfall: str) -> Extend | End:
         """Catch up once more, in case rows were added in between; the run fails if that does not help."""
-        again = replace(state, gate_failures=state.gate_failures + 1)
-        found = None if again.gate_failures >= GATE_TRIES else self._pass(CATCH_UP, list(state.indexes), again)
+        failed = replace(state, gate_failures=state.gate_failures + 1)
+        found = None if failed.gate_failures >= GATE_TRIES else self._pass(CATCH_UP, list(state.indexes), failed)
         return found or End(RunStatus.FAILED, f"too few documents, so that nothing was promoted: {shortfall}")
 
     def _swapped(self, state: ReindexState, keep: Keep) -> ReindexState:
@@ -228,7 +238,7 @@ class ReindexDriver(RunDriver):
         # A request that arrives later would bring back a document whose row is gone.
         promotion.close_writes(state.indexes)
         for entity, target in state.indexes.items():
-            promotion.reconcile(entity, target)
+            promotion.reconcile(entity, target, state.deletes_mark)
         promotion.finish(state.indexes)
         for entity, target in state.indexes.items():
             if not target.in_place:

@@ -55,9 +55,9 @@ class ReindexConfiguration(BaseModel):
         """The configuration as it is stored in the run's row."""
         return {"kind": KIND, **self.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
-    def resolved(self, known: Iterable[str]) -> ReindexConfiguration:
-        """The same with all entities by name. Raises `UsageError` for an entity that is not known."""
-        names = tuple(known)
+    def resolved(self, configured: Iterable[str]) -> ReindexConfiguration:
+        """The same configuration with all entities named. Raises `UsageError` for an entity that is not known."""
+        names = tuple(configured)
         wanted = names if not self.entities or self.entities == (ALL,) else tuple(dict.fromkeys(self.entities))
         unknown = [name for name in wanted if name not in names]
         if unknown:
@@ -84,12 +84,12 @@ def checked_configuration(given: Mapping[str, Any]) -> ReindexConfiguration:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            known = ", ".join(to_camel(name) for name in ReindexConfiguration.model_fields)
-            raise UsageError(f"{where} is not a member of the configuration; there are {known}") from None
+            settings = ", ".join(to_camel(name) for name in ReindexConfiguration.model_fields)
+            raise UsageError(f"{where} is not a member of the configuration; there are {settings}") from None
         raise UsageError(f"{where}: {first['msg']}") from None
 
 
 def decode_configuration(stored: Json) -> ReindexConfiguration:
     """The configuration in a run's row. Members that this version does not know are ignored."""
-    known = {to_camel(name) for name in ReindexConfiguration.model_fields}
-    return ReindexConfiguration.model_validate({name: value for name, value in stored.items() if name in known})
+    settings = {to_camel(name) for name in ReindexConfiguration.model_fields}
+    return ReindexConfiguration.model_validate({name: value for name, value in stored.items() if name in settings})

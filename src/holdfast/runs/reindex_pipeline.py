@@ -54,7 +54,7 @@ def promotion_of(pipeline: str, built: Pipeline) -> Promotion:
 
 @contextmanager
 def opened_promotion(pipeline: StoredPipeline) -> Iterator[Promotion]:
-    """The same, with the source opened until the block ends."""
+    """Like `promotion_of`, with the source open until the block ends."""
     built = pipeline.build()
     try:
         promotion = promotion_of(pipeline.identifier, built)

@@ -135,7 +135,7 @@ def rollback(pipeline: StoredPipeline, entities: tuple[str, ...], *, keep: bool 
 
 
 def _latest(promotion: Promotion, history: IndexHistory, entity: str) -> EntityIndex:
-    """The index that is under the alias of the entity now. Raises `UsageError` unless it has a former one."""
+    """The index that is under the alias of the entity now. Raises `UsageError` if it has no former index."""
     for target in history.promoted(entity):
         if promotion.indexes.alias(target.alias).indexes == (target.index,):
             if target.former is None or target.former.concrete or not target.former.indexes:

@@ -62,6 +62,8 @@ class ReindexState:
     gate_failures: int = 0
     rates: Mapping[str, float] = field(default_factory=dict)
     """By entity, the rows per second that one slot has copied; empty until the copy ends, and if that is not known."""
+    deletes_mark: Json = None
+    """The mark since which deleted rows may have documents; None: documents may be older than any mark."""
     unversioned_mark: Json = None
     """The mark for entities without versions, which fewer passes read; None: the same."""
 
@@ -77,15 +79,15 @@ class ReindexState:
 def decode_state(state: Json) -> ReindexState:
     """The state that was stored. Members that this version does not know are ignored."""
     indexes = {name: _entity_index(found) for name, found in state["indexes"].items()}
-    known = {name: value for name, value in state.items() if name in ReindexState.__dataclass_fields__}
-    return ReindexState(**{**known, "indexes": indexes})
+    fields = {name: value for name, value in state.items() if name in ReindexState.__dataclass_fields__}
+    return ReindexState(**{**fields, "indexes": indexes})
 
 
 def _entity_index(found: Mapping[str, Any]) -> EntityIndex:
     former = found.get("former")
     alias = None if former is None else AliasState(tuple(former["indexes"]), former["concrete"], former["options"])
-    known = {name: value for name, value in found.items() if name in EntityIndex.__dataclass_fields__}
-    return EntityIndex(**{**known, "former": alias})
+    fields = {name: value for name, value in found.items() if name in EntityIndex.__dataclass_fields__}
+    return EntityIndex(**{**fields, "former": alias})
 
 
 def is_copied(run: Run, entity: str) -> bool:
@@ -129,7 +131,7 @@ class IndexHistory:
     def up_to_date(self, entities: Iterable[str]) -> ReindexState | None:
         """The state of the latest COMPLETED run that covers all of these entities, in indexes that are not taken back.
 
-        What such an index has is not in the one that is live again.
+        An index that was taken back has rows that the live one may lack.
         """
         wanted = set(entities)
         gone = {index.index for _, state in self._runs for index in state.indexes.values() if index.taken_back}
@@ -140,9 +142,9 @@ class IndexHistory:
         return None
 
     def incomplete(self, entity: str) -> Run | None:
-        """The run that has put an index without some rows under the alias of this entity; None if rows are not missing.
+        """The run that has put an index without some rows under the alias of this entity; None if no rows are missing.
 
-        They were in FAILED partitions. Only a later run that copies all rows adds them.
+        The missing rows were in FAILED partitions. Only a later run that copies all rows adds them.
         """
         for run, state in self._runs:
             index, group = state.indexes.get(entity), run.groups.get(entity, GroupStats())
@@ -157,7 +159,7 @@ class IndexHistory:
         return None
 
     def rates(self) -> dict[str, float]:
-        """By entity, the rows per second of one slot in the latest run that has copied it and knows."""
+        """By entity, the rows per second of one slot in the latest run that has copied it and has measured them."""
         return {entity: rate for _, state in reversed(self._runs) for entity, rate in state.rates.items()}
 
     def _of(self, entity: str) -> list[tuple[Run, str, EntityIndex]]:

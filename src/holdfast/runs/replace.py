@@ -27,8 +27,17 @@ from holdfast.leases.lease import FINISHED, Json, Lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.world import Clock, HostClock
 from holdfast.runs.next_generation import FILES, check_digest, next_generation
-from holdfast.runs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
-from holdfast.runs.replace_plan import ReplacementPlan, commit_start, decode_plan, files_from, plan_key
+from holdfast.runs.replace_plan import (
+    Redriven,
+    ReplacementPlan,
+    commit_start,
+    decode_plan,
+    fence_redrives,
+    files_from,
+    lowest_straddling,
+    plan_key,
+    redriven_from,
+)
 from holdfast.runs.rewind import Rewind, first_offset, partition_row
 from holdfast.sinks.files import topic_of
 from holdfast.sinks.files.sink import FilesSink
@@ -40,7 +49,7 @@ PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Replaced:
-    """What was done, or would be done by a dry run."""
+    """What was done; after a dry run, what would be done."""
 
     start: int
     end: int
@@ -100,7 +109,7 @@ def replacement_of(pipeline: StoredPipeline, request: Rewind, emit: Emit, by: st
 
 
 class Replacement:
-    """Replaces the files that a pipeline has written of one Kafka partition from an offset on."""
+    """Replaces the files that a pipeline has written from one Kafka partition, beginning at an offset."""
 
     def __init__(
         self,
@@ -163,7 +172,7 @@ class Replacement:
             )
 
     def _start(self, row: Lease, wanted: int) -> int:
-        """Return the start of a commit at or before the offset that no redriven file spans. Raises `UsageError`."""
+        """Return the start of a commit, at or before the offset, that no redriven file spans. Raises `UsageError`."""
         redriven = [file for bucket in self._roots.values() for file in self._redriven(bucket).files()]
         start = self._rounded(row, wanted)
         while (lower := lowest_straddling(redriven, start)) is not None:

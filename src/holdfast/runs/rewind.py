@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,8 @@ from holdfast.flow.batch import Name
 from holdfast.flow.run import Run
 from holdfast.flow.run_driver import RunDriver
 from holdfast.leases.lease import Json, Lease, Partition
-from holdfast.runs.execution import NewRun, RunPipeline, begin
-from holdfast.runs.next_generation import check_roots_are_free, new_roots, next_generation
+from holdfast.runs.execution import NewRun, RunPipeline, RunPreview, begin
+from holdfast.runs.next_generation import check_roots_are_free, expected_generation, new_roots, next_generation
 from holdfast.runs.selection import parse_time
 
 KIND = "rewind"
@@ -28,6 +28,14 @@ class Rewind:
     partition: int
     to: str
     """An offset or a time."""
+
+    @classmethod
+    def of_key(cls, key: str, to: str) -> Rewind:
+        """Return the rewind for the key of a partition. Raises `UsageError` if that is not a topic and a number."""
+        topic, _, partition = key.rpartition("|")
+        if not topic or not partition.isdecimal():
+            raise UsageError(f"{key!r} is not a partition of Kafka, such as orders|3; there is nothing to rewind")
+        return cls(topic, int(partition), to)
 
     @property
     def key(self) -> str:
@@ -45,16 +53,29 @@ def rewind(
 
     Raises `UsageError`.
     """
+    configuration = _configuration(pipeline, request, root, lambda: next_generation(pipeline, by))
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
+
+
+def look(pipeline: StoredPipeline, request: Rewind, *, root: str | None = None) -> RunPreview:
+    """Return what a rewind would do now. Changes nothing. Raises `UsageError` like `rewind`."""
+    configuration = _configuration(pipeline, request, root, lambda: expected_generation(pipeline))
+    return RunPreview(configuration, 1, configuration["to"] - configuration["from"])
+
+
+def _configuration(
+    pipeline: StoredPipeline, request: Rewind, root: str | None, generation: Callable[[], int]
+) -> dict[str, Json]:
     row = partition_row(pipeline, request)
     first, committed = first_offset(pipeline, request), row.progress.position["offset"]
     if first >= committed:
         raise UsageError(
             f"{request.key} is committed up to {committed}: there is nothing to read again from {first} on"
         )
-    number = next_generation(pipeline, by)
+    number = generation()
     roots = new_roots(pipeline, root, number)
     check_roots_are_free(pipeline.with_roots(roots), [request.name])
-    configuration = {
+    return {
         "kind": KIND,
         "key": request.key,
         "from": first,
@@ -63,7 +84,6 @@ def rewind(
         "generation": number,
         "roots": roots,
     }
-    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:

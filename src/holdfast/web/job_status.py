@@ -61,7 +61,8 @@ class JobStatus:
 
     `report` is called once when the store does not respond any more: clients wait meanwhile, and GET requests get 503.
     With `local_only`, requests are refused that name another host than this one, so that a web page cannot reach
-    the application through a host name of its own. A page of another origin is refused in any case.
+    the application through a host name of its own. A page of another origin is refused in any case, unless the
+    application is `guarded`: another layer has checked host and origin.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class JobStatus:
         *,
         report: Callable[[str], None] = lambda _message: None,
         local_only: bool = False,
+        guarded: bool = False,
         every: float = EVERY,
     ) -> None:
         self._read = read
         self._report = report
         self._local_only = local_only
+        self._guarded = guarded
         self._every = every
         self._reading = _Reading()
         self._refreshing: asyncio.Task[None] | None = None
@@ -166,6 +169,8 @@ class JobStatus:
         return _Reading(runs, fault, time.monotonic() + self._every)
 
     def _may_read(self, scope: Scope) -> bool:
+        if self._guarded:
+            return True
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
-from holdfast.assemble import StoredPipeline
+from holdfast.assemble import StoredPipeline, audit_log_of
 from holdfast.config.hosts import is_local
+from holdfast.config.models import Settings
 from holdfast.errors import UsageError
+from holdfast.leases.store import Store
 from holdfast.registry import needing
 from holdfast.runs.reindex_start import reindex_runs
 from holdfast.web.job_status import PATH, JobStatus
@@ -38,8 +41,37 @@ def serve_job_status(
     serve(app, listening, lambda: announce(url))
 
 
+def serve_dashboard(  # noqa: PLR0913 - each is given by the command
+    file: Path,
+    settings: Settings,
+    store: Store,
+    *,
+    host: str,
+    port: int,
+    options: Mapping[str, Any],
+    announce: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Serve the dashboard of a fleet until SIGINT or SIGTERM. Blocks. `announce` gets the URL before that.
+
+    `options` are those of `Entrance`. Raises `UsageError` as `Entrance`, `listen` and `serve` do.
+    """
+    with needing("`holdfast web`", "FastAPI", "web"):
+        from holdfast.web.app import create_app
+        from holdfast.web.dashboard import Dashboard
+        from holdfast.web.entrance import Entrance
+        from holdfast.web.login import AuditedAttempts
+    entrance = Entrance(host, **options)
+    with closing(listen(host, port, allow_remote=True)) as listening:
+        access, url = entrance.access(listening.getsockname()[1], report)
+        dashboard = Dashboard(file, settings, store, entrance.read_only, entrance.allow_edit)
+        with closing(AuditedAttempts(audit_log_of(settings, store), report)) as attempt:
+            app = create_app(dashboard, access, report=report, attempt=attempt)
+            serve(app, listening, lambda: announce(url), **entrance.served_with())
+
+
 def listen(host: str, port: int, *, allow_remote: bool) -> socket.socket:
-    """A socket that listens there; port 0 is any that is free.
+    """A socket that listens on this address; port 0 is any free port.
 
     Raises `UsageError` if that is impossible, and for an address that other hosts can reach unless that is allowed.
     """
@@ -55,12 +87,14 @@ def listen(host: str, port: int, *, allow_remote: bool) -> socket.socket:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def serve(app: Callable[..., Any], listening: socket.socket, announce: Callable[[], None]) -> None:
+def serve(app: Callable[..., Any], listening: socket.socket, announce: Callable[[], None], **served_with: Any) -> None:
     """Serve until SIGINT or SIGTERM; open channels are closed. Blocks. `announce` is called before that.
 
-    Raises `UsageError` if the extra `web` is not installed.
+    `served_with` are settings of uvicorn, such as those of TLS.
+
+    Raises `UsageError` if the extra `web` is not installed, or the certificate cannot be used.
     """
-    with needing("`holdfast reindex serve`", "uvicorn", "web"):
+    with needing("serving", "uvicorn", "web"):
         import uvicorn
         import websockets  # noqa: F401 - uvicorn would refuse WebSocket connections without it
     config = uvicorn.Config(
@@ -69,7 +103,12 @@ def serve(app: Callable[..., Any], listening: socket.socket, announce: Callable[
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=CLOSING_PATIENCE,
+        **{"proxy_headers": False, **served_with},
     )
+    try:
+        config.load()
+    except OSError as error:  # errors of TLS are such
+        raise UsageError(f"the certificate or its key cannot be used: {error.strerror or error}") from None
     announce()
     with closing(listening), suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])

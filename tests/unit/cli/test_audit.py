@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
+from holdfast import assemble
+from holdfast.audit.proof import PartitionProof
+from holdfast.errors import Unavailable
+from holdfast.leases.action import Request
 from holdfast.leases.lease import Counts
 from holdfast.leases.store import Store
+from holdfast.runs import verification
+from holdfast.runs.actions import Actions
+from holdfast.runs.verification import MOST_DOUBTS, Verification, Verified
 from holdfast.testing.rows import make_row
 from tests.unit.audit.archive import Archive
 from tests.unit.cli.conftest import Site
@@ -196,8 +203,52 @@ def test_letters_of_a_sink_without_manifests_are_read_back(site: Site, tmp_path:
     store.add([make_row("orders|0", pipeline="prod|daily", counts=Counts(3, 1, 0, 2))])
     letters = Archive(tmp_path / "dead", pipeline="prod|daily", store=store).dead_letters([4, 5])
     fine = site.invoke("verify", str(file), "--pipeline", "daily")
-    assert fine.stdout == "proven: 2 dead letters of sink opensearch can be read back; documents are not audited\n"
+    assert (
+        fine.stdout
+        == "proven: 2 dead letters of sink opensearch can be read back; what the sinks hold is not audited\n"
+    )
     (tmp_path / "dead" / letters["key"]).unlink()
     gone = site.invoke("verify", str(file), "--pipeline", "daily")
     assert (gone.exit_code, "the store has counted 2 dead letters, and 0 can be read back" in gone.stdout) == (1, True)
     store.close()
+
+
+def test_a_verification_that_was_started_elsewhere_is_audited_and_its_result_is_kept(archives: Archives) -> None:
+    settings = assemble.load_settings(archives.file)
+    actions = Actions(settings, archives.store, Request("ana", "web")).pipeline("daily")
+    last = Verification(actions.stored)
+    assert last.latest() is None
+    found = actions.verify().result
+    assert (found.verdict, found.partitions, found.files, found.doubts) == ("proven", 1, 1, [])
+    assert last.latest() == found
+    (file,) = archives.daily.root.rglob("*.txt")
+    file.unlink()
+    assert actions.verify().result.verdict == "doubt"
+    kept = last.latest()
+    assert kept is not None
+    assert (kept.verdict, kept.by, kept.doubtful > 0, len(kept.doubts) > 0) == ("doubt", "ana", True, True)
+    entries = archives.site.json("audit-log", archives.file)
+    assert [entry["message"] for entry in entries] == ["doubt: 1 partitions checked", "proven: 1 partitions checked"]
+
+
+def test_a_verification_that_fails_says_so(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise Unavailable("the bucket does not respond")
+
+    monkeypatch.setattr(verification, "verify", away)
+    actions = Actions(assemble.load_settings(archives.file), archives.store, Request("ana", "web")).pipeline("daily")
+    with pytest.raises(Unavailable):
+        actions.verify()
+    kept = Verification(actions.stored).latest()
+    assert kept is not None
+    assert (kept.verdict, kept.error) == ("failed", "the bucket does not respond")
+
+
+def test_the_kept_result_is_bounded() -> None:
+    found = Verified()
+    for number in range(1000):
+        proof = PartitionProof("files", f"t|{number}")
+        proof.doubts.add("x" * 100_000)
+        found = found.plus(proof)
+    assert (found.partitions, found.doubtful, len(found.doubts)) == (1000, 1000, MOST_DOUBTS)
+    assert len(json.dumps(asdict(found))) < 64 * 1024

@@ -78,6 +78,33 @@ def test_what_a_format_cannot_hold_is_said_with_the_setting_that_decides(site: S
     assert site.invoke("validate", file).stderr.splitlines() == [f"{file}: note: {note}" for note in said]
 
 
+def test_what_runs_of_live_tables_cost_and_need_is_said(site: Site) -> None:
+    path = site.folder / "catalog.yaml"
+    path.write_text(
+        """\
+source_coordination: {store: {in_memory: {}}}
+pipelines:
+  catalog:
+    source:
+      database:
+        url: sqlite:///app.db
+        entities:
+          flagged: {table: a, key: id, updated_at: changed, deleted: gone}
+          noted: {table: b, key: id, updated_at: changed, tombstones: {table: b_gone, deleted_at: at}}
+          plain: {table: c, key: id}
+    sinks:
+      - opensearch: {hosts: ["http://localhost:9200"], mode: staged}
+"""
+    )
+    notes = [
+        "noted: tombstones must be kept until the next run; at needs an index",
+        "plain: without updated_at, all rows are read again after the copy (in a PostgreSQL table: searched)",
+        "plain: without deleted or tombstones, all keys are compared to find deleted rows",
+    ]
+    said = [f"pipelines.catalog.source.database.entities.{note}" for note in notes]
+    assert site.json("validate", str(path))["notes"] == said
+
+
 def test_a_secret_in_the_file_is_warned_of(site: Site) -> None:
     file = site.write("orders")
     path = Path(file)
@@ -223,6 +250,7 @@ def run_call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         pipelines: Sequence[str] = (),
         beside: object = None,
         watch: object = None,
+        measurements: object = None,
     ) -> int:
         run_call.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
         emit(PartitionFailed("prod|orders", "a", "no more retries"))
@@ -250,6 +278,12 @@ def test_run_one_pipeline_under_a_name(site: Site, run_call: dict[str, Any]) -> 
     result = site.invoke("run", file, "--node", "replica7", "--pipeline", "users", "--pipeline", "items")
     assert result.exit_code == 0
     assert (run_call["node_name"], run_call["pipelines"]) == ("replica7", ["users", "items"])
+
+
+def test_a_pipeline_that_is_not_in_the_file_is_refused_before_anything_starts(site: Site) -> None:
+    result = site.invoke("run", site.write("orders", "users"), "--pipeline", "oders")
+    assert result.exit_code == 2
+    assert result.stderr == "error: there is no pipeline 'oders' in this file; did you mean 'orders'?\n"
 
 
 @pytest.mark.usefixtures("run_call")

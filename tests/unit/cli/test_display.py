@@ -23,7 +23,8 @@ from holdfast.events import BatchCommitted, Event, PartitionFailed, PipelineProg
 from holdfast.flow.node import Node
 from holdfast.leases.lease import Lease
 from holdfast.leases.query import Query
-from holdfast.leases.world import HostClock
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.world import HostClock, host_world
 from holdfast.observe.partition_counts import COSTLY_EVERY, SHARE
 from holdfast.observe.progress import Progress
 from holdfast.stores.memory import MemoryStore
@@ -182,17 +183,28 @@ def test_without_a_terminal_each_pipeline_is_reported_now_and_then(monkeypatch: 
     assert "1 partition failed" in str(progress.summary())
 
 
+def test_a_node_counts_as_soon_as_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "EVERY", 0.001)
+    store, lines = ReadStore("a"), Lines()
+    info = NodeInfo("n1", "host:1", pipelines=("prod|orders", "prod|clicks"))
+    Session(store, host_world(lambda _: None), "$nodes", info, SessionTiming()).join()
+    progress = Progress(["prod|orders"])
+    with Display(progress, NAMES, lines, live=False, fleet="$nodes").showing(store):
+        lines.wait()
+    assert progress.now()[0].nodes == 1
+
+
 @pytest.mark.parametrize(
-    ("has_clock", "seconds", "pause"),
-    [(False, 0.0, COSTLY_EVERY), (False, 1.0, COSTLY_EVERY), (True, 1.0, SHARE * 1.0)],
+    ("charges", "seconds", "pause"),
+    [(True, 0.0, COSTLY_EVERY), (True, 1.0, COSTLY_EVERY), (False, 1.0, SHARE * 1.0)],
     ids=["reads cost money", "reads cost money and time", "reads take long"],
 )
 def test_lines_between_two_costly_reads_come_from_events(
-    monkeypatch: pytest.MonkeyPatch, has_clock: bool, seconds: float, pause: float
+    monkeypatch: pytest.MonkeyPatch, charges: bool, seconds: float, pause: float
 ) -> None:
     monkeypatch.setattr(display, "EVERY", 0.001)
     store, lines = ReadStore("a", "b", seconds=seconds), Lines()
-    monkeypatch.setattr(store, "has_clock", has_clock)
+    monkeypatch.setattr(store, "charges_for_reads", charges)
     shown = Display(Progress(["prod|orders"]), NAMES, lines, live=False, clock=lambda: store.clock)
     with shown.showing(store):
         lines.wait()
@@ -208,7 +220,7 @@ def test_lines_between_two_costly_reads_come_from_events(
 def test_a_costly_store_is_read_until_it_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "EVERY", 0.001)
     store, lines = ReadStore(), Lines()
-    monkeypatch.setattr(store, "has_clock", False)
+    monkeypatch.setattr(store, "charges_for_reads", True)
     with Display(Progress(["prod|orders"]), NAMES, lines, live=False).showing(store):
         store.add([Lease("prod|orders", "a")])
         lines.wait()
@@ -222,7 +234,7 @@ def test_a_costly_read_that_fails_is_not_repeated_at_once(monkeypatch: pytest.Mo
         reads.append(query)
         raise StoreUnavailable("throttled")
 
-    monkeypatch.setattr(store, "has_clock", False)
+    monkeypatch.setattr(store, "charges_for_reads", True)
     monkeypatch.setattr(store, "find", find)
     progress = Progress(["prod|orders"])
     progress(BatchCommitted("prod|orders", "a", 1, 10, 0))
@@ -246,6 +258,20 @@ def test_the_table_ends_with_what_the_store_says(
     with Display(Progress(["prod|orders"]), NAMES, Lines(), live=True).showing(ReadStore("a", "b")):
         pass
     assert "0/2" in capsys.readouterr().err
+
+
+def test_a_table_is_filled_soon_after_partitions_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "SOON", 0.001)
+    store, progress, clock = ReadStore(), Progress(["prod|orders"]), SteppedClock()
+    with Display(progress, NAMES, Lines(), live=True, clock=clock.monotonic).showing(store):
+        while store.reads < 2:
+            pass
+        store.add([Lease("prod|orders", "a"), Lease("prod|orders", "b")])
+        while not progress.now()[0].partitions:
+            pass
+        reads = store.reads
+    assert progress.now()[0].partitions == 2
+    assert store.reads <= reads + 1, "with rows, the next read but the last waits"
 
 
 def test_a_failure_of_the_last_read_does_not_fail_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -80,6 +81,12 @@ def test_invoke_exits_with_1_if_the_handler_fails(tmp_path: Path, name: str, sho
     done = _run("function", "invoke", _handler(tmp_path), "--event", "x", "--handler", name)
     assert done.exit_code == 1
     assert shown in done.stdout
+    assert _run("function", "invoke", f"{_handler(tmp_path)}:{name}", "--event", "x").stdout == done.stdout
+
+
+def test_invoke_takes_the_name_of_a_handler_once(tmp_path: Path) -> None:
+    done = _run("function", "invoke", f"{_handler(tmp_path)}:failing", "--event", "x", "--handler", "refusing")
+    assert (done.exit_code, "names its handler already" in done.stderr) == (2, True)
 
 
 def test_invoke_refuses_what_is_not_there(tmp_path: Path) -> None:
@@ -238,6 +245,31 @@ def test_convert_says_what_must_be_changed_and_converts_kafka(tmp_path: Path) ->
     pipeline = yaml.safe_load(done.stdout)["pipelines"]["f"]
     assert pipeline["source"] == {"kafka": {"bootstrap_servers": "a:9092,b:9092", "topics": ["t"], "group": "g"}}
     assert pipeline["sinks"][0]["function"]["batch"] == {"size": 20, "timeout": "2s"}
+
+
+def test_convert_makes_a_pipeline_of_a_kinesis_trigger_and_says_where_code_goes_that_is_in_the_file(
+    tmp_path: Path,
+) -> None:
+    attributes = {"accessKeyID": "my-key", "secretAccessKey": "my-secret", "regionName": "eu-west-1"}
+    attributes |= {"streamName": "my-stream"}
+    trigger = {"kind": "kinesis", "attributes": {**attributes, "shards": ["shard-0", "shard-1"]}}
+    code = base64.b64encode(b"def handler(context, event): pass").decode()
+    spec = {"handler": "main:handler", "build": {"functionSourceCode": code}, "triggers": {"k": trigger}}
+    file = tmp_path / "function.yaml"
+    file.write_text(yaml.safe_dump({"metadata": {"name": "f"}, "spec": spec}))
+    done = _run("convert", "nuclio", str(file))
+    assert yaml.safe_load(done.stdout)["pipelines"]["f"]["source"] == {
+        "kinesis": {"stream": "my-stream", "region": "eu-west-1"}
+    }
+    assert "my-key" not in done.stdout
+    assert "my-secret" not in done.stdout
+    assert "spec.build.functionSourceCode: decode it (base64) and save it as main.py beside this file" in done.stdout
+    for name in ("accessKeyID", "secretAccessKey", "shards"):
+        assert f"spec.triggers.k.attributes.{name}: not " in done.stdout
+    (tmp_path / "pipeline.yaml").write_text(done.stdout)
+    (tmp_path / "main.py").write_bytes(base64.b64decode(code))
+    valid = _run("validate", str(tmp_path / "pipeline.yaml"))
+    assert valid.exit_code == 0, valid.output
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import output
+from holdfast.cli.partitions import StatusName
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Key, Lease, Partition
+from holdfast.leases.lease import Key, Lease, Partition, Status
 from holdfast.leases.store import Swap
 from holdfast.leases.token_floor import REST
 from tests.unit.cli.conftest import Site
@@ -114,7 +115,20 @@ def test_show_one_partition(site: Site, file: str, leases: Coordinator) -> None:
     shown = site.json("partitions", "show", file, "a")
     assert (shown["sourcePartitionKey"], shown["sourcePartitionStatus"], shown["token"]) == ("a", "UNASSIGNED", 0)
     text = site.invoke("partitions", "show", file, "a").stdout
+    assert shown.pop("tenures") == []
     assert [line.split()[0] for line in text.splitlines()] == ["FIELD", *shown]
+
+
+def test_show_who_held_a_partition(site: Site, file: str, leases: Coordinator) -> None:
+    made(leases, "a")
+    (taken,) = leases.claim(1)
+    site.invoke("partitions", "release", file, "a")
+
+    (held,) = site.json("partitions", "show", file, "a")["tenures"]
+    assert (held["token"], held["owner"], held["how"]) == (1, taken.owner, "released")
+    assert held["by"], "the person who has released it"
+    last = site.invoke("partitions", "show", file, "a").stdout.splitlines()[-1].split()
+    assert (last[0], last[1], last[-2:]) == ("1", taken.owner, ["released", held["by"]])
 
 
 def test_show_a_partition_that_does_not_exist(site: Site, file: str) -> None:
@@ -250,7 +264,10 @@ def test_rows_that_were_purged_a_day_ago_are_forgotten(
     completed(leases, "old", "older", days_ago=8)
     completed(leases, "new")
     site.invoke("partitions", "purge", file, "--older-than", "7d", "--yes")
-    assert site.invoke("partitions", "forget", file, "--yes").stdout == "there is nothing to forget\n"
+    assert (
+        site.invoke("partitions", "forget", file, "--yes").stdout
+        == "there is nothing to forget: only partitions that were purged at least a day ago can be forgotten\n"
+    )
 
     later = time.time() + REST + 1
     monkeypatch.setattr("holdfast.stores.sqlite.SqliteStore.now", lambda _: later)
@@ -298,7 +315,7 @@ def test_purge_asks_at_a_terminal(
 def test_more_rows_than_fit_into_one_write_are_purged(
     site: Site, file: str, leases: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.partitions.PURGE_CHUNK", 2)
+    monkeypatch.setattr("holdfast.runs.partition_actions.PURGE_CHUNK", 2)
     completed(leases, *"abcde", days_ago=1)
 
     result = site.invoke("partitions", "purge", file, "--older-than", "1h", "--yes")
@@ -324,3 +341,7 @@ def test_a_store_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -
     assert result.returncode == 2
     assert "does not exist" in result.stderr
     assert not (tmp_path / "typo.db").exists()
+
+
+def test_every_status_can_be_named_on_the_command_line() -> None:
+    assert [status.value for status in StatusName] == [status.value for status in Status]

@@ -9,6 +9,7 @@ import pytest
 from holdfast.cli.status import WATCH_EVERY
 from holdfast.leases import transitions
 from holdfast.leases.lease import Partition
+from holdfast.observe.overview import MOST_FAILURES
 from tests.unit.cli.conftest import Site
 
 
@@ -27,6 +28,17 @@ def test_everything_is_on_one_screen_with_the_next_command(site: Site) -> None:
     assert "disk <full>" in shown.stdout
     assert "\x1b" not in shown.stdout
     assert f"`holdfast partitions reopen {file} --pipeline orders --status FAILED`" in shown.stdout
+
+
+def test_failures_that_are_not_shown_are_counted(site: Site) -> None:
+    file = site.write()
+    leases = site.coordinator(file)
+    leases.create([Partition(f"p{number:02d}") for number in range(MOST_FAILURES + 3)])
+    leases.write(leases.claim(MOST_FAILURES + 3), lambda row, now: transitions.halt(row, "bad", now))
+    lines = site.invoke("status", file).stdout.splitlines()
+    assert sum(" bad" in line for line in lines) == MOST_FAILURES
+    listed = f"`holdfast partitions list {file} --pipeline orders --status FAILED` shows them"
+    assert f"orders: 3 more are FAILED; {listed}" in lines
 
 
 def test_json_is_the_overview(site: Site) -> None:

@@ -51,6 +51,22 @@ def test_each_connection_that_fails_is_shown_where_it_is_configured(site: Site, 
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", [("validate", "--connect"), ("validate", "--analyse"), ("run",)], ids=" ".join)
+def test_a_part_that_cannot_be_built_is_shown_where_it_is_and_leaves_no_store(
+    site: Site, file: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    text = (
+        Path(file)
+        .read_text()
+        .replace("    sinks:", "    processors:\n      - python: {function: 'nowhere:clean'}\n    sinks:")
+    )
+    Path(file).write_text(text)
+    result = site.invoke(command[0], file, *command[1:])
+    assert result.exit_code == 2
+    assert f"{file}:9:9: the function nowhere:clean cannot be imported: No module named 'nowhere'\n" in result.stderr
+    assert not (tmp_path / "leases.db").exists()
+
+
 def test_without_the_option_nothing_is_opened(site: Site, file: str, tmp_path: Path) -> None:
     (tmp_path / "in").rmdir()
     assert site.invoke("validate", file).exit_code == 0

@@ -76,6 +76,7 @@ def test_nodes_with_what_they_say_and_what_they_hold(store: MemoryStore) -> None
         "last_heartbeat": "2023-11-14T22:13:20.000Z",
         "leases": 1,
         "measured": {},
+        "file_digest": None,
     }
 
 

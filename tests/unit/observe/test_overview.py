@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
 
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.events import BatchCommitted, LagMeasured, PartitionReleased, SessionEnded
+from holdfast.events import AlertCleared, AlertRaised, BatchCommitted, LagMeasured, PartitionReleased, SessionEnded
 from holdfast.flow.run import GroupStats, Run, RunStatus, new_row
 from holdfast.leases import transitions
 from holdfast.leases.controls import Controls
@@ -16,7 +17,7 @@ from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.sums import PartitionSum, SumsRows, sums
 from holdfast.leases.world import host_world
-from holdfast.observe.measurements import MOST_PIPELINES, RATED, Measurements
+from holdfast.observe.measurements import MOST_BYTES, MOST_PIPELINES, RATED, Measurements
 from holdfast.observe.overview import MOST_ENDED_RUNS, MOST_FAILURES, overview
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.faults import PlainStore
@@ -75,7 +76,7 @@ def test_lag_and_rate_come_with_the_heartbeats_of_nodes_that_are_alive(store: Me
     for name, records in (("replica1", 5), ("replica2", 7), ("gone", 1000)):
         session, measurements = joined(store, name), Measurements()
         measurements(LagMeasured("prod|orders", f"{name}|0", records, 2.0 * records))
-        session.measured = measurements.by_pipeline
+        session.measured = measurements.sent
         session.heartbeat()
         if name == "gone":
             session.leave()
@@ -150,11 +151,9 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     time = Time()
     measurements = Measurements(time)
     measurements(BatchCommitted("p", "a", 1, records=600, dead=0))
-    assert measurements.by_pipeline() == {
-        "p": {"lag_records": None, "lag_seconds": None, "records_per_second": 600 / RATED}
-    }
+    assert measurements.sent() == {"p": {"lag_records": None, "lag_seconds": None, "records_per_second": 600 / RATED}}
     time.now += RATED + 1
-    assert measurements.by_pipeline()["p"]["records_per_second"] == 0.0
+    assert measurements.sent()["p"]["records_per_second"] == 0.0
 
 
 def test_a_partition_that_is_no_longer_held_has_no_lag() -> None:
@@ -162,13 +161,47 @@ def test_a_partition_that_is_no_longer_held_has_no_lag() -> None:
     for key in "abc":
         measurements(LagMeasured("p", key, 5, None))
     measurements(PartitionReleased("p", "a"))
-    assert measurements.by_pipeline()["p"]["lag_records"] == 10
+    assert measurements.sent()["p"]["lag_records"] == 10
     measurements(SessionEnded("s", "silent"))
-    assert measurements.by_pipeline() == {}
+    assert measurements.sent() == {}
 
 
 def test_a_row_names_the_pipelines_that_are_furthest_behind() -> None:
     measurements = Measurements()
     for number in range(MOST_PIPELINES + 5):
         measurements(LagMeasured(f"p{number}", "a", number, 1.0))
-    assert list(measurements.by_pipeline()) == [f"p{number}" for number in range(MOST_PIPELINES + 4, 4, -1)]
+    assert list(measurements.sent()) == [f"p{number}" for number in range(MOST_PIPELINES + 4, 4, -1)]
+
+
+def test_alerts_that_are_open_and_workers_are_sent() -> None:
+    now = [50.0]
+    measurements = Measurements(now=lambda: now[0])
+    measurements.workers = {"p": lambda: {"busy": 2, "idle": 1}}
+    measurements(AlertRaised("sink_unreachable", "p", None, "503"))
+    now[0] = 60.0
+    measurements(AlertRaised("lagging", "p", "a", "x" * 500))
+    measurements(AlertRaised("sink_unreachable", "p", None, "504"))
+    sent = measurements.sent()
+    assert sent["p"]["workers"] == {"busy": 2, "idle": 1}
+    assert [(alert["kind"], alert["since"]) for alert in sent["$alerts"]] == [
+        ("sink_unreachable", 50.0),
+        ("lagging", 60.0),
+    ]
+    assert sent["$alerts"][0]["message"] == "504"
+    measurements(AlertCleared("sink_unreachable", "p", None, "it responds"))
+    measurements(AlertCleared("lagging", "p", "a", "caught up"))
+    assert "$alerts" not in measurements.sent()
+
+
+def test_what_is_sent_stays_small() -> None:
+    measurements = Measurements()
+    measurements.workers = {f"pipeline-{number}": lambda: {"busy": 4, "starting": 4} for number in range(40)}
+    for number in range(40):
+        measurements(LagMeasured(f"pipeline-{number}", "a", number, 1.0))
+        measurements(AlertRaised("lagging", f"pipeline-{number}", "🙂" * 100, "🙂" * 1000))
+    sent = measurements.sent()
+    assert len(json.dumps(sent, ensure_ascii=False).encode()) <= MOST_BYTES
+    assert next(iter(sent)) == "pipeline-39"
+    assert sent["$alerts"][0]["pipeline"] == "pipeline-39"
+    measurements(AlertRaised("lagging", "p", "k" * 5000, "far behind"))
+    assert len(json.dumps(measurements.sent(), ensure_ascii=False).encode()) <= MOST_BYTES

@@ -10,6 +10,7 @@ from holdfast.events import (
     Event,
     LagMeasured,
     NodeLeft,
+    PartitionCompleted,
     PartitionFailed,
     PartitionLost,
     PipelineProgressed,
@@ -46,8 +47,22 @@ def test_records_are_those_of_the_store_and_what_this_node_committed_since() -> 
     progress(committed(50))
     (now,) = progress.now(advance=True)
     assert now == PipelineProgressed("orders", 3, 7, 1050, 15.0, None, None, 0, 1, 10, 2)
+    progress.learn({"orders": sums}, {"orders": 3})
+    assert progress.now()[0].nodes == 3, "also nodes that hold nothing"
     clock.now = 20.0
     assert progress.now()[0].rate == 0.0
+
+
+def test_a_display_shows_the_rate_of_the_last_seconds() -> None:
+    clock = Clock()
+    progress = Progress(["orders"], clock)
+    seen = []
+    # Spark starts for 40 seconds, then 1,000 records are committed.
+    for seconds, records in [(40, 0), (45, 500), (50, 500), (55, 0), (61, 0)]:
+        clock.now = seconds
+        progress(committed(records))
+        seen.append(progress.recent()[0].rate)
+    assert seen == [0.0, 11.1, 100.0, 66.7, 0.0]
 
 
 def test_the_time_left_follows_from_the_partitions_that_were_completed() -> None:
@@ -61,6 +76,21 @@ def test_the_time_left_follows_from_the_partitions_that_were_completed() -> None
         {"orders": [PartitionSum("", Status.COMPLETED, "a", 40), PartitionSum("", Status.ASSIGNED, "a", 60)]}
     )
     assert progress.now()[0].seconds_left == 120
+
+
+def test_partitions_that_this_node_completes_count_at_once_and_once() -> None:
+    clock = Clock()
+    clock.now = 50.0  # Spark has started
+    progress = Progress(["orders"], clock)
+    progress.learn({"orders": []})
+    clock.now = 100.0
+    progress.learn({"orders": [PartitionSum("", Status.ASSIGNED, "a", 8)]})
+    clock.now = 110.0
+    for key in ("a", "b", "a"):
+        progress(PartitionCompleted("orders", key, 10))
+    assert (progress.now()[0].completed, progress.now()[0].seconds_left) == (2, 30)
+    progress.learn({"orders": [PartitionSum("", Status.COMPLETED, "a", 2), PartitionSum("", Status.ASSIGNED, "a", 6)]})
+    assert progress.now()[0].completed == 2
 
 
 def test_a_source_that_measures_its_lag_has_a_lag_and_no_end() -> None:

@@ -41,7 +41,7 @@ def alert(key: str = "k") -> AlertRaised:
 
 @dataclass
 class Receiver:
-    """A server that notes what it gets and answers as it is told: with these statuses first, with 200 then."""
+    """A server that notes what it gets and responds with these statuses first, then with 200."""
 
     statuses: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)

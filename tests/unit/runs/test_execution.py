@@ -17,22 +17,25 @@ from holdfast import assemble
 from holdfast.assemble import StoredPipeline
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.events import Event, PipelineFinished
+from holdfast.events import Event, Notice, PipelineFinished
 from holdfast.flow.engine import Engines, Report, ReportsBatches
-from holdfast.flow.node import Companion, Node
+from holdfast.flow.generations import Generation
+from holdfast.flow.node import BRIEF_WAIT, Companion, Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, RunStatus, runs_of
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
 from holdfast.flow.runs import Runs
-from holdfast.leases.lease import Partition, Status
+from holdfast.leases.lease import Partition, Progress, Status
+from holdfast.leases.operator import Operator
 from holdfast.leases.query import Query
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
-from holdfast.runs import driving, pickup
+from holdfast.runs import driving, kinds, pickup
 from holdfast.runs import execution as running
 from holdfast.runs.driving import Driving
 from holdfast.runs.execution import NewRun, RunPipeline, begin, join
 from holdfast.runs.lock import RunLock
+from holdfast.runs.next_generation import parsing_as
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 
@@ -146,6 +149,23 @@ def test_partitions_are_claimed_as_soon_as_the_run_begins(site: Site) -> None:
     began = time.monotonic()
     assert site.begin().status is RunStatus.COMPLETED
     assert time.monotonic() - began < 80, "it has waited for a heartbeat"
+
+
+def test_a_node_looks_for_partitions_while_its_run_is_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    brief, poll = threading.Event(), BusyEngine.poll
+
+    def noted(engine: BusyEngine, timeout: float) -> list[Report]:
+        if timeout == BRIEF_WAIT:
+            brief.set()
+        return poll(engine, timeout)
+
+    def partitions(_driver: Driver, _run: Run) -> list[Partition]:
+        assert brief.wait(30), "the node waits as long as ever"
+        return PARTITIONS
+
+    monkeypatch.setattr(BusyEngine, "poll", noted)
+    monkeypatch.setattr(Driver, "partitions", partitions)
+    assert site.begin().status is RunStatus.COMPLETED
 
 
 def test_a_run_whose_process_is_asked_to_stop_goes_on_when_it_is_joined(site: Site) -> None:
@@ -305,6 +325,27 @@ def pickup_of(site: Site, engines: Engines, emit: Callable[[Event], None] = lamb
     )
 
 
+def test_a_node_that_copies_tables_fixes_its_parsing_before_it_works_on_a_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickup, "run_pipeline_of", lambda *_: site.pipeline)
+    monkeypatch.setattr(pickup, "engine_beside", lambda *_: HandEngine())
+    generations, edited = site.stored.generations(), Generation(1, "edited")
+    generations.register(edited, switch=True)
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    notices: list[Event] = []
+    beside = pickup_of(site, Engines([]), notices.append)
+    beside._only_runs, beside._look_at = True, float("inf")
+    beside._look()
+    assert "left to other nodes: generation 1 has the parsing of another file" in str(notices)
+    generations.register(parsing_as(site.stored, 1, "ann"), switch=True)
+    beside._left_alone.clear()
+    beside._look()
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(edited, switch=True)
+    beside.leave()
+
+
 class Interrupting(Engines):
     """Calls something while an engine is added."""
 
@@ -382,3 +423,30 @@ def test_a_redrive_may_make_dead_letters_of_all_its_records_again(site: Site) ->
     site.unreadable, site.any_letters = "a", True
     run = site.begin()
     assert (run.status.value, run.counts.failed) == ("COMPLETED", 200)
+
+
+def test_runs_of_a_later_version_are_left_alone_and_that_is_said_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = {**CONFIGURATION, "kind": "teleport"}
+    site.runs.add("a", configuration=later, created_by="ann")
+    site.runs.add("b", configuration=CONFIGURATION, created_by="ann")
+    rows = Operator(site.store, lambda: "of a later version", runs_of(site.stored.identifier))
+    rows.change("b", lambda row, _: replace(row, progress=Progress(state={**row.progress.state, "status": "HOVERING"})))
+    site.runs.add("c", configuration=CONFIGURATION, created_by="ann")
+    made = kinds.run_pipeline_of
+    monkeypatch.setattr(
+        pickup, "run_pipeline_of", lambda of, found: made(of, found) if found == later else site.pipeline
+    )
+    monkeypatch.setattr(pickup, "engine_beside", lambda *_: HandEngine())
+    events: list[Event] = []
+    beside = pickup_of(site, Engines([]), events.append)
+    beside._look()
+    beside._look()
+    texts = [event.message for event in events if isinstance(event, Notice)]
+    assert (
+        len([text for text in texts if text.startswith("run a is left to other nodes: a run of the kind 'tele")]) == 1
+    )
+    assert texts.count("run b is left to other nodes: this version of holdfast cannot read it") == 1
+    assert [opened.work.run_id for opened in beside._arrived] == ["c"]
+    assert rows.show("b").progress.state["status"] == "HOVERING"

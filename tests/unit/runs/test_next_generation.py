@@ -16,7 +16,14 @@ from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generation
 from holdfast.leases.store import Store
 from holdfast.runs.backfill import Backfill, backfill
-from holdfast.runs.next_generation import check_digest, check_roots_are_free, new_roots, next_generation
+from holdfast.runs.next_generation import (
+    check_digest,
+    check_roots_are_free,
+    new_roots,
+    next_generation,
+    parsing_as,
+    seal,
+)
 from holdfast.stores.memory import MemoryStore
 from tests.unit.audit.archive import Archive
 
@@ -91,6 +98,20 @@ def test_a_node_joins_a_run_only_with_the_parsing_that_it_was_begun_with(site: S
     check_digest(site.stored(site.settings(1, "jsonl")), number)
     with pytest.raises(Refused, match="was started"):
         check_digest(site.stored(site.settings(2, "text")), number)
+
+
+def test_a_run_fixes_the_parsing_of_its_generation_though_it_has_committed_nothing(site: Site) -> None:
+    number = site.next(site.settings(2, "jsonl"))
+    with pytest.raises(Refused, match="Raise `generation`"):
+        site.run_live(site.settings(number, "text"))
+
+
+def test_a_run_is_not_begun_with_a_parsing_that_a_node_has_just_replaced(site: Site) -> None:
+    site.run_live(site.settings(1, "text"))
+    mine = parsing_as(site.stored(site.settings(1, "text")), 1, "ann")
+    site.run_live(site.settings(1, "jsonl"))
+    with pytest.raises(Refused, match="the parsing of another file"):
+        seal(site.stored(site.settings(1, "text")).generations(), mine)
 
 
 def test_files_go_to_a_root_of_their_own_that_has_none_of_the_partition(site: Site) -> None:

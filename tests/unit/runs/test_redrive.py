@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from holdfast import assemble
 from holdfast.assemble import StoredPipeline
@@ -17,7 +18,7 @@ from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.deadletters.source import LettersSource, letter_ids
-from holdfast.errors import Refused, UsageError
+from holdfast.errors import Refused, SelectionChanged, UsageError
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.generations import Generation
@@ -25,10 +26,12 @@ from holdfast.flow.letter import Letter, LetterId
 from holdfast.flow.names import dead_letter_key
 from holdfast.flow.sink import Publication, PublishResult
 from holdfast.leases import transitions
+from holdfast.leases.action import Request
 from holdfast.leases.lease import Commit, Lease, Ownership, Partition, Progress, Status, new_lease
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
 from holdfast.runs import letter_selection as limits
+from holdfast.runs.actions import Actions
 from holdfast.runs.letter_selection import Choice, Waiting, fence
 from holdfast.runs.redrive import _prepared, look, mark_sent, redrive, run_pipeline
 from holdfast.stores.memory import MemoryStore
@@ -258,7 +261,7 @@ def test_a_partition_that_its_node_completes_while_it_is_fenced_stays_completed(
     site.bury("a", b"1", b"2")
     (read_before,) = site.begin(settings, "redrive-1")
     site.move(settings, read_before, 2, ownership=Ownership(Status.COMPLETED, None, 7, read_before.version))
-    fence(site.stored(settings).operator("redrive-1"), read_before, None, "files", "another redrive has begun")
+    fence(site.stored(settings).operator("redrive-1"), read_before, {}, "another redrive has begun")
     (after,) = site.store.get([read_before.id])
     assert after is not None
     assert after.status is Status.COMPLETED
@@ -296,6 +299,19 @@ def test_only_the_current_parsing_sends_letters_again(site: Site) -> None:
         redrive(site.stored(settings), Choice("files"), lambda _: None, by="ann")
 
 
+def test_a_redrive_fixes_the_parsing_before_it_begins(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = site.settings()
+
+    def begin(*_: object) -> None:
+        with pytest.raises(Refused, match="Raise `generation`"):
+            site.settings(processors="[{filter: {where: 'true'}}]")
+        raise Refused("far enough")
+
+    monkeypatch.setattr("holdfast.runs.redrive.begin", begin)
+    with pytest.raises(Refused, match="far enough"):
+        redrive(site.stored(settings), Choice("files"), lambda _: None, by="ann", detached=True)
+
+
 def test_a_letter_that_keeps_less_of_a_message_than_the_pipeline_may_need_is_left(site: Site) -> None:
     source = {"topic": "orders", "partition": 0, "offset": 1, "timestamp": 5, "timestamp_type": 0, "key": None}
     earlier = dead_letter("orders", "orders|0", 0, record_fault("bad", b"1"))
@@ -320,3 +336,19 @@ def test_an_unknown_sink_is_refused(site: Site) -> None:
 def test_a_redrive_tolerates_any_number_of_dead_letters_as_all_its_records_failed_before(site: Site) -> None:
     run = run_pipeline(site.stored(site.settings()), {"sink": "files", "generation": 1})
     assert run.loop_settings().tolerance is None
+
+
+def test_a_redrive_is_started_as_a_row_alone_if_as_many_letters_wait_as_were_seen(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    site.bury("a", b"one", b"two")
+    actions = Actions(settings, site.store, Request("ana", "web")).pipeline("orders")
+    assert actions.preview_redrive(Choice("files")).number == 2
+    assert list(site.stored(settings).runs().list()) == []
+    with pytest.raises(SelectionChanged, match="2 letters match now, not 3"):
+        actions.redrive(Choice("files"), expect=3)
+    started = actions.redrive(Choice("files"), expect=2)
+    (run,) = site.stored(settings).runs().list()
+    assert (run.status.value, run.created_by, started.outcome.run) == ("INITIALIZING", "ana", run.id)
+    assert list(site.stored(settings).operator(run.id).rows()) == []
+    assert SparkSession.getActiveSession() is None

@@ -107,6 +107,29 @@ def test_in_place_the_live_index_is_written_and_documents_without_rows_are_delet
     assert list(arena.server.indexes) == ["people_old"]
 
 
+def all_keys_are_compared(index: str) -> None:
+    pytest.fail(f"all keys of {index} are compared")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_tombstones_deleted_rows_are_found_without_comparing_all_keys(seed: int) -> None:
+    arena = Arena(seed, has_tombstones=True)
+    arena.server.pages = all_keys_are_compared  # type: ignore[assignment]
+    settled(arena)
+    assert arena.tables.tombstones
+    # What changed since the last run is found by tombstones, too, in the live index.
+    arena.writes = arena.begins = True
+    mark = decode_state(arena.run.state).oldest_mark
+    arena.new_run("r2", recreate_index=False, changed_since=mark)
+    settled(arena)
+
+
+def test_in_place_all_keys_are_compared_although_there_are_tombstones() -> None:
+    arena = Arena(has_tombstones=True, recreate_index=False)
+    assert "gone" in arena.server.search("people")
+    settled(arena)
+
+
 def test_a_run_of_what_changed_copies_no_other_rows() -> None:
     arena = Arena()
     settled(arena)
@@ -206,7 +229,7 @@ def test_a_run_whose_indexes_are_gone_cannot_be_promoted_later(gone: str) -> Non
     arena.new_run("r2", continues="r1", min_ratio=0.5)
     run = arena.finish()
     assert (run.status, run.state) == (RunStatus.FAILED, None)
-    assert "start anew" in str(run.error)
+    assert "start a new run" in str(run.error)
 
 
 def test_an_index_with_too_few_documents_is_not_promoted() -> None:
@@ -219,6 +242,42 @@ def test_an_index_with_too_few_documents_is_not_promoted() -> None:
         "too few documents, so that nothing was promoted: users: 0 documents in staged_people_r1, but 29 rows",
     )
     assert arena.server.alias("people").indexes == ("people_old",)
+
+
+def test_documents_that_are_lost_are_noticed_however_many_rows_the_latest_pass_has_read() -> None:
+    arena = Arena(has_tombstones=True)
+    read = arena.tables.read
+
+    def strike() -> None:
+        if arena.writes and (arena.run.state or {}).get("passes"):
+            arena.stop_writing()
+
+    arena.strike = strike
+
+    def losing(spec: Any) -> dict[str, int]:
+        return {key: version for key, version in read(spec).items() if key not in STABLE}
+
+    arena.tables.read = losing  # type: ignore[method-assign]
+    run = arena.finish()
+    assert run.status is RunStatus.FAILED
+    assert "too few documents" in str(run.error)
+
+
+def test_rows_that_are_added_after_the_last_pass_are_not_missed() -> None:
+    arena = Arena()
+    arena.writes = False
+    counts = arena.tables.counts
+
+    def counting(entities: Any, since: Json = None) -> Any:
+        added = arena.tables.begin()
+        for number in range(100):
+            added.write(f"new{arena.tables.now}-{number}")
+        added.commit()
+        return counts(entities, since)
+
+    arena.tables.counts = counting  # type: ignore[method-assign]
+    run = settled(arena)
+    assert decode_state(run.state).gate_failures == 0
 
 
 def test_an_alias_that_others_have_changed_is_left_alone() -> None:

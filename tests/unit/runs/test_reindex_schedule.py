@@ -13,7 +13,7 @@ from holdfast.config import load_text
 from holdfast.errors import ConfigError
 from holdfast.flow.runs import Runs
 from holdfast.registry import Registry
-from holdfast.runs.reindex_schedule import GRACE, start_if_due
+from holdfast.runs.pickup import GRACE, start_if_due
 from holdfast.stores.memory import MemoryStore
 
 FILE = """\

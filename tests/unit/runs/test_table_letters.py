@@ -59,7 +59,7 @@ def test_a_row_that_the_mapping_refused_is_sent_to_the_index_of_its_entity(tmp_p
     assert isinstance(built.source, Rebuilds)
     assert isinstance(sink, StagedSink)
     rebuilder = built.source.rebuilder()
-    waiting = Waiting(stored, Choice("opensearch"), Box(), rebuilder, built.source, sink)
+    waiting = Waiting(stored, Choice("opensearch"), Box(), rebuilder, built.source, {"opensearch": sink})
     assert sum(waiting.look().refused.values()) == 1
     (partition,) = waiting
 

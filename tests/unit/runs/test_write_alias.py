@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,8 @@ def arena_with_run(*, recreate_index: bool = True) -> Arena:
 
 def prepare(arena: Arena, status: RunStatus = RunStatus.RUNNING) -> str:
     """Prepare the latest run. Returns its write alias."""
-    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run), status=status))
+    run = replace(arena.run, driver_token=arena.token)
+    arena.store(replace(run, state=arena.driver().prepare(run), status=status))
     return write_alias(arena)
 
 
@@ -91,13 +93,44 @@ def test_writes_of_a_run_that_is_promoted_later_are_closed_with_those_of_earlier
 
 
 @pytest.mark.parametrize("recreate_index", [False, True])
-def test_a_run_that_was_stopped_writes_again_after_another_run_has_closed_its_writes(recreate_index: bool) -> None:
+def test_a_run_that_was_stopped_writes_again_after_another_run_has_suspended_its_writes(recreate_index: bool) -> None:
     arena = arena_with_run(recreate_index=recreate_index)
     alias = prepare(arena)
-    arena.server.close_writes(alias)
+    arena.server.suspend_writes(alias)
     assert not is_accepted(arena, alias)
     arena.driver().resume(arena.run)
     assert is_accepted(arena, alias)
+
+
+@pytest.mark.parametrize("recreate_index", [False, True])
+def test_a_driver_that_wakes_up_after_its_run_has_ended_does_not_open_its_writes(recreate_index: bool) -> None:
+    arena = arena_with_run(recreate_index=recreate_index)
+    before = arena.run
+    arena.token = 7
+    alias = prepare(arena)
+    ready = arena.run
+    complete(arena)
+    assert not is_accepted(arena, alias)
+    # One was paused before it prepared the run, the other one before it resumed it.
+    arena.driver().prepare(before)
+    assert not is_accepted(arena, alias)
+    with suppress(Refused):
+        arena.driver().resume(ready)
+    assert not is_accepted(arena, alias)
+
+
+def test_a_staged_index_that_a_late_driver_has_created_anew_is_not_promoted() -> None:
+    arena = arena_with_run()
+    paused = arena.run
+    arena.token = 7
+    prepare(arena, RunStatus.STOPPED)
+    arena.new_run("r2")
+    complete(arena)
+    assert STAGED not in arena.server.indexes
+    arena.driver().prepare(paused)
+    assert STAGED in arena.server.indexes
+    with pytest.raises(Refused, match="was removed"):
+        arena.driver().resume(arena.runs["r1"])
 
 
 def test_a_run_that_was_stopped_after_the_swap_is_resumed_after_a_run_in_place() -> None:

@@ -1,0 +1,88 @@
+"""Maps: the state of every partition of a pipeline as one byte, numbered, so that viewers get only what has changed."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from threading import Lock
+
+from holdfast.leases.lease import Status
+from holdfast.leases.query import Query
+from holdfast.leases.store import Store
+from holdfast.web.dashboard import Dashboard
+from holdfast.web.readings import Reading, Readings
+from holdfast.web.snapshots import MOST
+
+STATES = (Status.UNASSIGNED, Status.ASSIGNED, Status.CLOSED, Status.COMPLETED, Status.FAILED)
+"""The byte of a partition is the index of its status."""
+SILENT = len(STATES)
+"""The byte of a partition whose owner has sent no heartbeat in time."""
+MOST_CHANGES = 5000
+"""With more changes than that, viewers fetch the whole map."""
+_BYTES = {status.value: index for index, status in enumerate(STATES)}
+_FAILED, _HELD = STATES.index(Status.FAILED), Status.ASSIGNED.value
+
+
+@dataclass(frozen=True)
+class Map:
+    """The states of all partitions in the order of their keys, and what has changed since the map before."""
+
+    number: int = 0
+    cells: bytes = b""
+    changes: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
+    """Index and new state; None if the partitions are others, so that indexes mean something else."""
+
+    def followed_by(self, cells: bytes, *, same_keys: bool) -> Map:
+        """Return the map that has these cells; this one if nothing has changed."""
+        if same_keys and cells == self.cells:
+            return self
+        if not same_keys:
+            return Map(self.number + 1, cells)
+        changes = tuple((at, new) for at, (old, new) in enumerate(zip(self.cells, cells, strict=True)) if old != new)
+        return Map(self.number + 1, cells, changes if len(changes) <= MOST_CHANGES else None)
+
+
+class Maps:
+    """The latest maps by pipeline and run. Each is read once for all viewers."""
+
+    def __init__(self, dashboard: Dashboard, readings: Readings) -> None:
+        self._dashboard = dashboard
+        self._readings = readings
+        self._latest: OrderedDict[tuple[str, str], tuple[Map, int]] = OrderedDict()
+        self._lock = Lock()
+
+    async def get(self, pipeline: str, run: str = "") -> tuple[Map, Reading]:
+        """Return the map of a pipeline, and how it was read. Raises as `Readings.get` does, and `NotFound`."""
+        identifier = self._dashboard.identifier(pipeline)
+        reading = await self._readings.get(("map", pipeline, run), lambda: self._read(identifier, run))
+        found: Map = reading.value
+        return found, reading
+
+    def _read(self, identifier: str, run: str) -> Map:
+        """Runs in a thread; `Readings` ensures that there is one read at a time for each map."""
+        store = self._dashboard.store
+        alive = _alive(store, self._dashboard.fleet)
+        rows = self._dashboard.snapshots.get(identifier, run).rows
+        cells = bytes(
+            SILENT if row.status == _HELD and row.owner not in alive else _BYTES.get(row.status, _FAILED)
+            for row in rows
+        )
+        keys = hash(tuple(row.key for row in rows))
+        # Numbers begin with the time: those of another process mean other maps, and are never repeated.
+        new = Map(int(time.time() * 1000)), hash(())
+        before, before_keys = self._latest.get((identifier, run), new)
+        found = before.followed_by(cells, same_keys=keys == before_keys and len(cells) == len(before.cells))
+        with self._lock:
+            self._latest.pop((identifier, run), None)
+            self._latest[identifier, run] = (found, keys)
+            while len(self._latest) > MOST:
+                self._latest.popitem(last=False)
+        return found
+
+
+def _alive(store: Store, fleet: str) -> set[str]:
+    """The sessions whose heartbeat is recent enough, and sessions without a deadline."""
+    now = store.now()
+    rows = store.find(Query(fleet, statuses=(Status.ASSIGNED,)))
+    return {row.key for row in rows if row.ownership.due_at is None or row.ownership.due_at > now}
