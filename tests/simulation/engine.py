@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.flow import engine, names
-from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Engine, Failed, Report, Staged, TaskEnd
+from holdfast.flow import batch as flow_batch
+from holdfast.flow import names
+from holdfast.flow.batch import Batch, TaskEnd
+from holdfast.flow.engine import Engine, Failed, Report, Staged
 from holdfast.leases.lease import Counts, Json, Lease
 from tests.simulation.bucket import BucketServer, DataFile
 from tests.simulation.faults import Faults
@@ -228,7 +229,7 @@ class SimulatedEngine(Engine):
         planned = offset_of(batch.cut.end)
         staged = TaskEnd(number, end if end < planned else None)
         reading = TaskEnd(0, end + 1 if end + 1 < planned else None, reads=True)
-        end_of_tasks = engine.common_end([staged, reading])
+        end_of_tasks = flow_batch.common_end([staged, reading])
         return planned if end_of_tasks is None else end_of_tasks
 
     def _is_cut_short(self, batch: Batch) -> bool:

@@ -97,6 +97,11 @@ class Fleet(Site):
         done = Ownership(Status.COMPLETED, version=1, due_at=None)
         self.store.add([*rows, Lease(row_key.pipeline, row_key.key, ownership=done)], host)
 
+    def look_after(self) -> None:
+        """Start what does not run, where replicas are fixed: the shares of those that are missing stay free."""
+        for name in self.names if self.scenario.replicas else ():
+            self.start(name)
+
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     @property
@@ -123,6 +128,7 @@ class Fleet(Site):
         settings = LoopSettings(
             Limits(timeout=knobs.batch_timeout),
             max_batches=knobs.max_batches,
+            replicas=self.scenario.replicas,
             step_limit=knobs.step_limit,
             tolerance=self.tolerance,
         )

@@ -6,9 +6,10 @@ generation of a partition changes only between two commits, never down, and only
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from holdfast.errors import PartitionError, StoreUnavailable, UsageError
+from holdfast.errors import PartitionError, Refused, StoreUnavailable, UsageError
 from holdfast.flow import commit
 from holdfast.flow.generations import CURRENT, Generation, Generations, follow, generations_of
 from holdfast.leases.lease import Key, Lease
@@ -16,11 +17,13 @@ from tests.simulation.bucket import DataFile
 from tests.simulation.files_oracle import FilesOracle
 from tests.simulation.fleet import Fleet
 from tests.simulation.host import Host
-from tests.simulation.oracle import PIPELINE
+from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.site import NoBatches, Program, Running
 from tests.simulation.store import StoreClient
 
 VERSIONS = (Generation(1, "old"), Generation(2, "newer"))
+EDITED = (Generation(1, "old"), Generation(1, "edited"))
+"""A file that was changed, and its generation was not."""
 ROWS = generations_of(PIPELINE)
 UPGRADES = 0.6
 """How likely a node that is started again during the roll-out has the later version."""
@@ -28,8 +31,8 @@ UPGRADES = 0.6
 NO_PARSER = commit._NO_PARSER.partition("{")[0]
 
 
-class GenerationsOracle(FilesOracle):
-    """Judges which parsing made what, beside all that holds for files."""
+class SwitchOracle(Oracle):
+    """Judges when a partition changes its generation, and to which."""
 
     def row_written(self, row: Lease, sender: Host) -> None:
         before = self.rows.get(row.id)
@@ -48,11 +51,23 @@ class GenerationsOracle(FilesOracle):
         if now.generation > self.current[0]:
             self.fail(f"{row.key}: became generation {now.generation}, and {self.current[0]} is current")
 
+    def digest_of(self, generation: int) -> str | None:
+        """The parsing of that generation; None if it was never made known."""
+        row = self.rows.get(row_of(generation))
+        return None if row is None else row.progress.state["digest"]
+
+    @property
+    def current(self) -> tuple[int, str]:
+        return current_generation(self)
+
+
+class GenerationsOracle(SwitchOracle, FilesOracle):
+    """Judges which parsing made what, beside all that holds for files."""
+
     def file_decided(self, row: Lease, file: DataFile) -> None:
-        made_by = self.rows.get(Key(ROWS, "", f"{row.commit.generation:010d}"))
         if self.rollbacks:
             return
-        if made_by is None or made_by.progress.state["digest"] != file.parser:
+        if self.digest_of(row.commit.generation) != file.parser:
             self.fail(f"{row.key}: a file of generation {row.commit.generation} was made by the parsing {file.parser}")
 
     def judge_halt(self, row: Lease) -> None:
@@ -65,23 +80,37 @@ class GenerationsOracle(FilesOracle):
         named = [(sink, file) for sink, receipt in (row.commit.receipts or {}).items() for file in receipt["files"]]
         return any(file["staged"] in self.buckets[sink].expired for sink, file in named)
 
-    @property
-    def current(self) -> tuple[int, str]:
-        """Number and digest of the current generation, as the store has it."""
-        row = self.rows.get(Key(ROWS, "", CURRENT))
-        return (0, "") if row is None else (row.progress.state["number"], row.progress.state["digest"])
+
+def current_generation(oracle: Oracle) -> tuple[int, str]:
+    """Number and digest of the current generation, as the store has it."""
+    rows = [row for key, row in sorted(oracle.rows.items()) if key.pipeline == ROWS]
+    if not rows:
+        return 0, ""
+    # A store that has lost writes may have a generation and not say that it is current.
+    row = oracle.rows.get(Key(ROWS, "", CURRENT), rows[-1])
+    number = row.progress.state["number"]
+    parsing = oracle.rows.get(row_of(number), row)
+    return number, parsing.progress.state["digest"]
+
+
+def row_of(number: int) -> Key:
+    return Key(ROWS, "", f"{number:010d}")
 
 
 class RollOut(Fleet):
     """Nodes that have the earlier or the later version each time they start."""
 
-    oracle: GenerationsOracle
+    oracle: SwitchOracle
+    releases = VERSIONS
 
-    def files_oracle(self) -> FilesOracle:
+    def draw_versions(self) -> None:
         dice = self.kernel.dice
         self.automatic = dice.random() < 0.5
-        self.versions = {name: VERSIONS[dice.random() < 0.2] for name in self.names}
+        self.versions = {name: self.releases[dice.random() < 0.2] for name in self.names}
         self.names.append("person")
+
+    def files_oracle(self) -> FilesOracle:
+        self.draw_versions()
         return GenerationsOracle(self.kernel, self.data, self.knobs.max_retries)
 
     @property
@@ -91,19 +120,22 @@ class RollOut(Fleet):
     def assemble(self, name: str, host: Host) -> Running:
         store = self.connect(host)
         if name == "person":
-            return Running(host, Person(self, host, store), NoBatches())
+            return Running(host, self.person(host, store), NoBatches())
         node = Versioned(self, host, store, self._version(name))
         running = self.assemble_with(name, host, store, node)
         node.program, running.node = running.node, node
         return running
 
+    def person(self, host: Host, store: StoreClient) -> Program:
+        return Switching(self, host, store)
+
     def _version(self, name: str) -> Generation:
         """What is started now: while things go wrong as it comes, afterwards what can run the current generation."""
-        wanted = [version for version in VERSIONS if version.digest == self.oracle.current[1]]
+        wanted = [version for version in self.releases if version.digest == self.oracle.current[1]]
         if not self.faults.active and wanted:
             self.versions[name] = wanted[0]
         elif self.kernel.random() < UPGRADES:
-            self.versions[name] = VERSIONS[1]
+            self.versions[name] = self.releases[1]
         return self.versions[name]
 
     def parser_of(self, name: str) -> str:
@@ -129,9 +161,14 @@ class Versioned:
 
     def run(self) -> None:
         generations = Generations(self.store, self.host.world.new_id, PIPELINE)
-        self._followed = follow(
-            generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
-        )
+        try:
+            self._followed = follow(
+                generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
+            )
+        except Refused:
+            self.host.kernel.note(self.host.name, "refused")
+            self.site.stop(self.host)  # a supervisor starts the process anew
+            return
         assert self.program is not None
         self.program.run()
 
@@ -145,30 +182,43 @@ class Versioned:
     def has_parsing_of(self, number: int) -> bool:
         return self._followed.has_parsing_of(number)
 
+    def seal(self, number: int) -> bool:
+        return self._followed.seal(number)
 
-class Person:
-    """Switches to the later version, or goes back to the parsing before, while there are faults."""
+
+class Person(ABC):
+    """Acts while there are faults; whatever the store prevents is tried again later."""
 
     def __init__(self, site: RollOut, host: Host, store: StoreClient) -> None:
-        self._site = site
-        self._host = host
-        self._generations = Generations(store, host.world.new_id, PIPELINE)
+        self.site = site
+        self.host = host
+        self.generations = Generations(store, host.world.new_id, PIPELINE)
         self._stopping = False
 
     def stop(self) -> None:
         self._stopping = True
 
     def run(self) -> None:
-        site, host = self._site, self._host
+        site, host = self.site, self.host
         while site.faults.active and not self._stopping:
             host.wait(site.knobs.ttl * 3 * host.kernel.random())
             try:
-                self._act()
-            except (StoreUnavailable, UsageError, PartitionError):
+                self.act()
+            except (StoreUnavailable, PartitionError):
                 host.kernel.note(host.name, "tries again later")
 
-    def _act(self) -> None:
-        if self._host.kernel.random() < 0.5:
-            self._generations.switch(VERSIONS[1].number)
-        else:
-            self._generations.back("somebody")
+    @abstractmethod
+    def act(self) -> None: ...
+
+
+class Switching(Person):
+    """Switches to the later version, or goes back to the parsing before."""
+
+    def act(self) -> None:
+        try:
+            if self.host.kernel.random() < 0.5:
+                self.generations.switch(VERSIONS[1].number)
+            else:
+                self.generations.back("somebody")
+        except UsageError:
+            self.host.kernel.note(self.host.name, "cannot switch now")

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import Refused
 from holdfast.flow.search_index import (
+    SUSPENDED,
     WRITE_ALIAS,
     AliasState,
     IndexedDocument,
@@ -27,6 +28,8 @@ class ModelIndex:
     """One index. Searches see `visible`, which is what had been written at the last refresh."""
 
     owner: IndexOwner | None
+    is_spare: bool = True
+    """Whether it has its spare alias."""
     documents: dict[str, IndexedDocument] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
     """Versions of deleted documents, as long as they are remembered."""
@@ -64,6 +67,8 @@ class IndexServer(SearchIndexes):
     def __init__(self) -> None:
         self.indexes: dict[str, ModelIndex] = {}
         self.aliases: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self.between: Callable[[], None] = lambda: None
+        """Called between two requests of one call."""
 
     def write(self, name: str, document_id: str, version: int | None, text: str | None) -> bool:
         """Write through an index or alias, which is created if there is none, as servers do; not a write alias."""
@@ -109,12 +114,16 @@ class IndexServer(SearchIndexes):
             return False
         if index not in self.indexes or not all(self._has(alias, name) for name in former.indexes):
             return False
+        if not self.indexes[index].is_spare:
+            return False
         if former.concrete:
             del self.indexes[alias]
         found = self.aliases.setdefault(alias, {})
         for name in former.indexes:
             found.pop(name, None)
-        found[index] = former.options
+            if name in self.indexes:
+                self.indexes[name].is_spare = True
+        found[index], self.indexes[index].is_spare = former.options, False
         return True
 
     def _has(self, alias: str, index: str) -> bool:
@@ -125,8 +134,21 @@ class IndexServer(SearchIndexes):
             raise Refused(f"there is no index {index!r}")
         self.aliases.setdefault(alias, {})[index] = {}
 
+    def suspend_writes(self, alias: str) -> None:
+        if found := self.aliases.pop(alias, None):
+            self.aliases[SUSPENDED + alias] = found
+
+    def reopen_writes(self, alias: str) -> bool:
+        if found := self.aliases.pop(SUSPENDED + alias, None):
+            self.aliases[alias] = found
+        return bool(self.aliases.get(alias))
+
+    def writes(self, alias: str) -> tuple[str, ...]:
+        return tuple({**self.aliases.get(alias, {}), **self.aliases.get(SUSPENDED + alias, {})})
+
     def close_writes(self, alias: str) -> None:
         self.aliases.pop(alias, None)
+        self.aliases.pop(SUSPENDED + alias, None)
 
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
         found = list(self._index(index).visible.values())
@@ -156,12 +178,26 @@ class IndexServer(SearchIndexes):
         return deleted
 
     def remove(self, index: str, owner: IndexOwner) -> bool:
-        named = {alias for alias, found in self.aliases.items() if index in found}
-        if self.owner(index) != owner or any(not alias.endswith(WRITE_ALIAS) for alias in named):
+        if self.owner(index) != owner or self._is_live(index):
             return False
-        del self.indexes[index]
-        for alias in named:
+        self.between()
+        if not self._retired(index):
+            return False
+        self.between()
+        self.indexes.pop(index, None)
+        for alias in [alias for alias, found in self.aliases.items() if index in found]:
             del self.aliases[alias]
+        return True
+
+    def _is_live(self, index: str) -> bool:
+        return any(index in found for alias, found in self.aliases.items() if not alias.endswith(WRITE_ALIAS))
+
+    def _retired(self, index: str) -> bool:
+        """Take the spare alias of the index. Returns whether nobody can promote the index any more."""
+        found = self.indexes.get(index)
+        if found is None or self._is_live(index):
+            return False
+        found.is_spare = False
         return True
 
     def _named(self, name: str) -> ModelIndex | None:

@@ -7,9 +7,9 @@ run in the hub; the product's code runs in processes, which give way to the hub 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import random
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -57,11 +57,11 @@ class Kernel:
     def after(self, delay: float, call: Callable[[Any], None], argument: Any = None) -> None:
         """Run the callback in the hub, that many seconds from now."""
         self.serial += 1
-        heapq.heappush(self.heap, (self.now + delay, self.serial, call, argument))
+        heappush(self.heap, (self.now + delay, self.serial, call, argument))
 
     def run(self, until: float = FOREVER) -> None:
         """Work off events in order of time; returns when there is none, or none before `until`."""
-        heap, pop = self.heap, heapq.heappop
+        heap, pop = self.heap, heappop
         while heap and heap[0][0] <= until:
             self.now, _, call, argument = pop(heap)
             self.events += 1
@@ -134,7 +134,7 @@ class Process(greenlet):  # type: ignore[misc]
         self._ticket += 1
         # As `Kernel.after`, without a call: processes sleep more often than anything else happens.
         kernel.serial += 1
-        heapq.heappush(kernel.heap, (kernel.now + seconds, kernel.serial, self._wake, self._ticket))
+        heappush(kernel.heap, (kernel.now + seconds, kernel.serial, self._wake, self._ticket))
         self._give_way()
         if life.dead:
             raise Crash

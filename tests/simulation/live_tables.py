@@ -33,6 +33,7 @@ class Transaction:
         for key, version in self.changes.items():
             if version is None:
                 self.tables.rows.pop(key, None)
+                self.tables.tombstones.append((self.began, key))
             else:
                 self.tables.rows[key] = version
         return self.changes
@@ -41,8 +42,11 @@ class Transaction:
 class ModelTables(LiveTables):
     """One table, `users`, of keys and versions."""
 
-    def __init__(self, *, has_versions: bool = True) -> None:
+    def __init__(self, *, has_versions: bool = True, has_tombstones: bool = False) -> None:
         self.rows: dict[str, int] = {}
+        self.tombstones: list[tuple[int, str]] = []
+        """Of deleted rows, the beginning of the transaction and the key."""
+        self.has_tombstones = has_tombstones
         self.open: list[Transaction] = []
         self.now = 1
         self.has_versions = has_versions
@@ -63,7 +67,8 @@ class ModelTables(LiveTables):
         return {key: self.rows[key] for key in within if self.rows[key] >= spec.get("since", 0)}
 
     def entities(self) -> Mapping[str, Entity]:
-        return {"users": Entity("users", "people", has_versions=self.has_versions)}
+        entity = Entity("users", "people", has_versions=self.has_versions, has_tombstones=self.has_tombstones)
+        return {"users": entity}
 
     def watermark(self) -> Json:
         self.now += 1
@@ -88,8 +93,15 @@ class ModelTables(LiveTables):
             spec = {"entity": "users", "from": start, "to": end, "pass": number, **more}
             yield Partition(f"users|{number}|{index}", "users", spec, estimated_count=ROWS)
 
-    def counts(self, entities: Sequence[str]) -> Mapping[str, int]:
-        return {entity: len(self.rows) for entity in entities}
+    def removed(self, entity: str, since: Json) -> Iterator[Sequence[str]] | None:
+        if not self.has_tombstones:
+            return None
+        found = sorted({key for began, key in self.tombstones if began >= since["oldest"]})
+        return iter([found[:3], found[3:]])
+
+    def counts(self, entities: Sequence[str], since: Json = None) -> Mapping[str, int]:
+        oldest = since["oldest"] if since is not None and self.has_versions else float("inf")
+        return {entity: sum(version < oldest for version in self.rows.values()) for entity in entities}
 
     def present(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, int | None]:
         return {key: self.rows[key] for key in document_ids if key in self.rows}

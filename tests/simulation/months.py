@@ -1,9 +1,10 @@
 """A world over months: nodes die and are replaced, and the store is away, again and again, while positions stand still.
 
 Some partitions are quiet, one may kill whoever reads it, one may be beyond what its source can plan. What must hold: a
-death counts only where a batch was out, never for a node that joined anew or was asked to stop; a partition is halted
-only after more such deaths than are allowed; the one that kills its nodes is, and nobody with it. Its row names the
-node that died last and the batch that was out, and no row of a partition without a batch suspects one.
+death counts only where a batch was out, never for a node that joined anew or was asked to stop, nor for a partition
+whose batch had come back before its node sent another round; a partition is halted only after more such deaths than are
+allowed; the one that kills its nodes is, and nobody with it. Its row names the node that died last and the batch that
+was out, and no row of a partition without a batch suspects one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
+from holdfast.flow.engine import Report
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.transitions import RetryLimits
 from tests.simulation.engine import SimulatedEngine, Work
@@ -45,11 +47,21 @@ class MonthsOracle(FilesOracle):
         """Owners that were lost with a batch out since the position moved."""
         self._sent: set[str] = set()
         """Partitions of which a batch was sent since the position moved."""
+        self._back: dict[str, set[tuple[str, int]]] = {}
+        """By node: key and token of batches that have come back since it sent a round."""
+        self._over: set[tuple[str, int]] = set()
+        """Key and token of batches that had come back when their node sent another round."""
 
-    def sends(self, lease: Lease) -> None:
-        """A batch is sent under this lease."""
-        self._begun.add((lease.key, lease.token))
-        self._sent.add(lease.key)
+    def sends(self, node: str, leases: Sequence[Lease]) -> None:
+        """A round is sent under these leases."""
+        sent = {(lease.key, lease.token) for lease in leases}
+        self._begun |= sent
+        self._sent |= {lease.key for lease in leases}
+        self._over = (self._over | self._back.pop(node, set())) - sent
+
+    def comes_back(self, node: str, lease: Lease) -> None:
+        """The node has got the report of a batch under this lease."""
+        self._back.setdefault(node, set()).add((lease.key, lease.token))
 
     def row_written(self, row: Lease, sender: Host) -> None:
         before = self.rows.get(row.id)
@@ -59,6 +71,7 @@ class MonthsOracle(FilesOracle):
         if row.token == before.token and row.history.begun and not before.history.begun:
             self._begun.add((row.key, row.token))  # its owner may die before the batch is out
             self._sent.add(row.key)
+            self._over.discard((row.key, row.token))
         if row.history.last_error not in {None, before.history.last_error}:
             self._require_named(before, row, str(row.history.last_error))
         if row.progress.position != before.progress.position:
@@ -81,6 +94,8 @@ class MonthsOracle(FilesOracle):
             return
         if not begun:
             self.fail(f"{row.key}: {before.owner} is counted as its victim and never had a batch of it out")
+        if (before.key, before.token) in self._over:
+            self.fail(f"{row.key}: {before.owner} is counted as its victim, and died when its batch was back long ago")
         if str(before.owner).startswith(f"{sender.name}:"):
             self.fail(f"{row.key}: {sender.name} counts itself as dead")
         session = self.rows.get(Key(NODES, "", str(before.owner)))
@@ -133,9 +148,14 @@ class DeadlyEngine(SimulatedEngine):
     oracle: MonthsOracle
 
     def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
-        for batch in batches:
-            self.oracle.sends(batch.lease)
+        self.oracle.sends(self._host.name, [batch.lease for batch in batches])
         super().submit(pipeline, batches)
+
+    def poll(self, timeout: float) -> list[Report]:
+        reports = super().poll(timeout)
+        for report in reports:
+            self.oracle.comes_back(self._host.name, self._works[report.batch_id].batch.lease)
+        return reports
 
     def _execute(self, work: Work) -> None:
         if work.batch.lease.key != self.oracle.killer:

@@ -18,6 +18,7 @@ Some that come to mind are not here, because they are equivalent: another guard 
 from __future__ import annotations
 
 from tests.simulation import (
+    mutants_of_actions,
     mutants_of_blame,
     mutants_of_files,
     mutants_of_finality,
@@ -37,6 +38,7 @@ from tests.simulation import (
     mutants_of_sourcing,
     mutants_of_splits,
     mutants_of_staging,
+    mutants_of_tenures,
     mutants_of_tolerance,
     mutants_of_topic,
     mutants_of_visible,
@@ -66,8 +68,10 @@ MODULES = (
     mutants_of_staging,
     mutants_of_tolerance,
     mutants_of_topic,
+    mutants_of_actions,
     mutants_of_blame,
     mutants_of_promotion,
+    mutants_of_tenures,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

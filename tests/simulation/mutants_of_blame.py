@@ -52,14 +52,19 @@ def a_node_that_joins_anew_counts_itself_as_dead(put: Put) -> None:
     put(PipelineLoop, "release_former", lambda self, session: None)
 
 
-@mutant("months")
+@mutant("months", start=157)
 def a_node_that_was_asked_to_stop_counts_as_dead(put: Put) -> None:
     put(coordinator, "was_planned", lambda session: False)
 
 
-@mutant("months")
+@mutant("months", start=71)
 def those_that_may_kill_the_node_have_company_on_it(put: Put) -> None:
     put(Rounds, "_compatible", lambda self, groups: groups)
+
+
+@mutant("months", start=669)
+def a_batch_that_is_back_counts_as_out_for_ever(put: Put) -> None:
+    put(Rounds, "_back_from_earlier_rounds", lambda self, group: [])
 
 
 @mutant("months")
@@ -115,7 +120,7 @@ def a_node_that_outlives_its_jvm_says_nothing(put: Put) -> None:
     put(PipelineLoop, "accuse", lambda self, reason: None)
 
 
-@mutant("barred")
+@mutant("barred", start=218)
 def a_node_that_may_not_claim_does_not_look_at_what_it_owns(put: Put) -> None:
     original = Acquirer._reconcile
 

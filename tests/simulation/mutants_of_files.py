@@ -164,12 +164,12 @@ def a_found_commit_completes_the_partition(put: Put) -> None:
     put(Acquirer, "_hold", hold)
 
 
-@mutant("wide", start=129)
+@mutant("wide", start=163)
 def publishing_tells_of_no_progress(put: Put) -> None:
     put(PublishesFiles, "progress", lambda self: None)
 
 
-@mutant("meso", start=337)
+@mutant("meso", start=450)
 def a_rebuild_forgets_the_other_sink(put: Put) -> None:
     original = Committer._mended
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from holdfast.flow import foreign_acks
 from holdfast.flow.holdings import Holdings
-from holdfast.leases import forwarding
 from holdfast.leases.lease import Lease, Progress, joined
 from tests.simulation.mutation import Put, mutant
 
@@ -32,4 +32,4 @@ def an_ack_of_another_node_counts_without_the_owner(put: Put) -> None:
         acked = joined([*row.progress.acked, *((offset, offset + 1) for offset in offsets)])
         return replace(row, progress=replace(row.progress, acked=acked))
 
-    put(forwarding, "forward", forward)
+    put(foreign_acks, "forward", forward)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from holdfast.flow.commit import Committer
 from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations
 from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
@@ -100,7 +101,88 @@ def a_node_ends_when_the_store_has_lost_the_current_generation(put: Put) -> None
 def a_number_may_get_another_parsing(put: Put) -> None:
     original = Generations._added
 
-    def added(self: Generations, key: str, state: dict[str, Json]) -> dict[str, Json]:
-        return {**original(self, key, state), "digest": state["digest"]}
+    def added(self: Generations, key: str, state: dict[str, Json], position: Json = None) -> dict[str, Json]:
+        return {**original(self, key, state, position), "digest": state["digest"]}
 
     put(Generations, "_added", added)
+
+
+@mutant("edited")
+def a_commit_does_not_seal_its_generation(put: Put) -> None:
+    put(FollowedGeneration, "seal", lambda self, number: True)
+
+
+@mutant("edited")
+def a_generation_counts_as_sealed_whatever_its_parsing(put: Put) -> None:
+    def seal(self: Generations, mine: Generation) -> bool:
+        original(self, mine)
+        return True
+
+    original = Generations.seal
+    put(Generations, "seal", seal)
+
+
+@mutant("edited")
+def a_seal_is_looked_for_and_not_written(put: Put) -> None:
+    def seal(self: Generations, mine: Generation) -> bool:
+        return self.show(mine.number).digest == mine.digest
+
+    put(Generations, "seal", seal)
+
+
+@mutant_of_test(
+    killed_by="tests/unit/flow/test_generations.py::test_a_node_that_cannot_seal_among_many_others_waits_and_goes_on",
+    because="its fleets are too small for twenty writes of others in a row",
+)
+def a_node_that_cannot_seal_in_time_ends(put: Put) -> None:
+    put(Generations, "_changed", lambda self, key, change: self._rows.change(key, change))
+
+
+@mutant("edited")
+def the_parsing_of_a_sealed_generation_is_replaced(put: Put) -> None:
+    def replaced(self: Generations, mine: Generation, wanted: dict[str, Json]) -> None:
+        def change(row: Lease, _now: float) -> Lease:
+            return replace(row, progress=replace(row.progress, state=wanted))
+
+        self._changed(f"{mine.number:010d}", change)
+
+    put(Generations, "_replace", replaced)
+
+
+@mutant("edited")
+def a_replaced_parsing_stays_current_for_nodes_that_look(put: Put) -> None:
+    def current(self: Generations, _sealed: object = None) -> tuple[int, str]:
+        state = self._rows.show(CURRENT).progress.state
+        return state["number"], state["digest"]
+
+    put(Generations, "current", current)
+
+
+@mutant("edited_function")
+def a_refused_commit_leaves_a_functions_batch_running(put: Put) -> None:
+    def hand_back_later(self: Committer, held: Held, seconds: float) -> None:
+        self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
+        self._holdings.drop(held)
+
+    put(Committer, "hand_back_later", hand_back_later)
+
+
+# --- a rolling update of a function: shards are handed over between old and new code -------------------------------
+
+
+@mutant("redeployed")
+def old_code_handles_shards_of_the_new_generation(put: Put) -> None:
+    put(FollowedGeneration, "current", lambda self: self._latest[0])
+
+
+@mutant("redeployed")
+def a_shard_is_handled_under_the_generation_that_its_row_has(put: Put) -> None:
+    put(Planner, "is_at", lambda self, generation, held: True)
+
+
+@mutant("redeployed")
+def new_code_takes_a_shard_back_to_the_earlier_generation(put: Put) -> None:
+    def switch_generation(lease: Lease, generation: int, _now: float) -> Lease:
+        return replace(lease, commit=replace(lease.commit, generation=generation - 1))
+
+    put(transitions, "switch_generation", switch_generation)

@@ -84,7 +84,7 @@ def what_is_handed_back_is_not_cancelled(put: Put) -> None:
     put(Acquirer, "hand_back", hand_back)
 
 
-@mutant()
+@mutant(start=60)
 def a_failed_attempt_leaves_the_lease_in_hand(put: Put) -> None:
     put(Committer, "_let_go", lambda self, held: None)
 
@@ -118,14 +118,14 @@ def retries_are_never_used_up(put: Put) -> None:
     put(transitions, "fail_attempt", fail_attempt)
 
 
-@mutant(start=374)
+@mutant(start=987)
 def a_batch_that_has_ended_is_not_recalled(put: Put) -> None:
     put(Holdings, "recall", lambda self, held: None)
 
 
-@mutant("streams")
+@mutant("streams", start=137)
 def reports_of_one_batch_are_received_together(put: Put) -> None:
-    put(commit, "_waves", lambda reports: [list(reports)])
+    put(commit, "waves", lambda reports: [list(reports)])
 
 
 # --- evidence that disagrees --------------------------------------------------------------------------------------
@@ -266,6 +266,6 @@ def ranges_of_the_row_are_delivered_again(put: Put) -> None:
     put(ShardAcks, "_was_acked_ahead", lambda self, offset: False)
 
 
-@mutant("streams", start=317)
+@mutant("streams", start=1535)
 def ranges_of_the_row_are_forgotten_with_the_next_commit(put: Put) -> None:
     put(ShardAcks, "acked", property(lambda self: tuple(self._runs())))

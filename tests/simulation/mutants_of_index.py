@@ -28,7 +28,7 @@ def a_row_of_another_version_counts_as_written(put: Put) -> None:
     put(store, "_outcome", outcome)
 
 
-@mutant("index", start=132)
+@mutant("index", start=159)
 def a_row_that_was_not_sent_counts_as_written(put: Put) -> None:
     write_each = DynamodbStore._write_each
 

@@ -1,4 +1,4 @@
-"""Mutants of the source `kafka`: what is lost, kept back or replaced in a log must be told, never passed over.
+"""Mutants of the source `kafka`: what is lost, kept back or replaced in a log must be reported, never skipped.
 
 Tests of the source kill them: the logs of the simulator keep every record, have one leader, and their topics stay.
 """

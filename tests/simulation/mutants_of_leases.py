@@ -19,7 +19,7 @@ from holdfast.leases.lease import Lease
 from holdfast.leases.sharing import FairShare, SharePlan
 from holdfast.leases.store import ClaimRequest, Outcome
 from holdfast.leases.writes import FencedWrites
-from tests.simulation.mutation import Put, mutant
+from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 # --- the fence: tokens, versions, sequences -----------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ def a_row_that_lost_writes_is_trusted(put: Put) -> None:
     put(writes, "still_held", lambda row, held: row.token == held.token and row.owner == held.owner)
 
 
-@mutant()
+@mutant(start=158)
 def an_unknown_write_counts_as_done(put: Put) -> None:
     put(FencedWrites, "_until_answered", _answers_turned(Outcome.UNKNOWN, Outcome.OK))
 
@@ -111,7 +111,7 @@ def acknowledged_ranges_are_not_kept(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams", start=1311)
+@mutant("streams", start=1535)
 def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     original = Committer._advance
 
@@ -165,7 +165,7 @@ def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
         me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0
     ) -> SharePlan:
         plan = original(me, members, owners, free, replicas)
-        return replace(plan, quota=(len(owners) + len(free)) // max(len(members), replicas))
+        return replace(plan, quota=(len(owners) + len(free)) // (replicas or len(members)))
 
     put(sharing, "share", share)
 
@@ -179,6 +179,27 @@ def ended_sessions_have_a_share(put: Put) -> None:
 def a_lease_of_a_dead_node_is_not_shared_out(put: Put) -> None:
     original = transitions.claimable
     put(sharing, "claimable", lambda row, now: row.owner is None and original(row, now))
+
+
+@mutant("replicas")
+def an_ended_session_keeps_its_place_among_the_replicas(put: Put) -> None:
+    ended_sessions_have_a_share.change(put)
+
+
+@mutant_of_test(
+    "tests/unit/flow/test_sharing.py::"
+    "test_the_next_node_of_a_killed_replica_waits_for_its_shards_and_the_others_keep_theirs",
+    "partitions that move for nothing lose nothing, and those of the simulator come to an end",
+)
+def more_sessions_than_replicas_have_a_share(put: Put) -> None:
+    original = sharing.share
+
+    def share(
+        me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0
+    ) -> SharePlan:
+        return original(me, members, owners, free, max(len(members), replicas))
+
+    put(sharing, "share", share)
 
 
 # --- leases and sessions ------------------------------------------------------------------------------------------

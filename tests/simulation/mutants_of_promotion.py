@@ -52,7 +52,7 @@ def each_pass_begins_where_it_ends(put: Put) -> None:
 
 @mutant("promotion")
 def documents_whose_rows_are_gone_stay(put: Put) -> None:
-    put(Promotion, "reconcile", lambda self, entity, target: 0)
+    put(Promotion, "reconcile", lambda self, entity, target, since=None: 0)
 
 
 @mutant("promotion", start=323)
@@ -80,6 +80,37 @@ def writes_are_closed_only_if_they_were_in_place(put: Put) -> None:
     put(IndexHistory, "left_open", left_open)
 
 
+ASLEEP = "a driver must sleep inside of a single call until its run has ended, and a late write must arrive after both"
+
+
+@mutant_of_test(WRITE_ALIASES, ASLEEP)
+def every_driver_opens_the_same_write_alias(put: Put) -> None:
+    def open_writes(self: Any, run: Run, target: EntityIndex) -> EntityIndex:
+        return original(self, replace(run, driver_token=0), target)
+
+    original = Promotion.open_writes
+    put(Promotion, "open_writes", open_writes)
+
+
+@mutant_of_test(WRITE_ALIASES, ASLEEP)
+def writes_that_were_closed_are_opened_by_whoever_resumes_the_run(put: Put) -> None:
+    def reopen_writes(self: Any, targets: Mapping[str, EntityIndex]) -> None:
+        for target in targets.values():
+            self.indexes.open_writes(target.written[0], target.writes)
+
+    put(Promotion, "reopen_writes", reopen_writes)
+
+
+@mutant("promotion", start=272)
+def a_staged_index_that_was_created_anew_is_promoted(put: Put) -> None:
+    def check(self: Any, targets: Mapping[str, EntityIndex]) -> None:
+        original(self, {entity: replace(target, writes="") for entity, target in targets.items()})
+
+    original = Promotion.check
+    put(Promotion, "check", check)
+    put(Promotion, "reopen_writes", lambda self, targets: None)
+
+
 @mutant_of_test(WRITE_ALIASES, "a run that was stopped is not resumed there")
 def a_resumed_run_writes_an_index_that_is_not_live(put: Put) -> None:
     put(Promotion, "check_live", lambda self, targets: None)
@@ -97,10 +128,10 @@ def documents_are_deleted_though_they_have_changed_since(put: Put) -> None:
 @mutant("promotion")
 def the_index_is_searched_before_its_documents_are_visible(put: Put) -> None:
     put(Promotion, "restore", lambda self, targets: None)
-    put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: None)
+    put(Promotion, "shortfall", lambda self, targets, min_ratio, mark: None)
 
 
-@mutant("promotion", start=388)
+@mutant_of_test("tests/unit/runs/test_reindex.py", "a driver must sleep between two requests of the swap, in few seeds")
 def the_swap_is_not_recorded_beforehand(put: Put) -> None:
     original = Promotion.swap
 
@@ -113,6 +144,11 @@ def the_swap_is_not_recorded_beforehand(put: Put) -> None:
 @mutant("promotion", start=151)
 def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
     put(Promotion, "remove_abandoned", lambda self, entity, history: None)
+
+
+@mutant("promotion", start=2500)
+def an_index_is_removed_that_was_promoted_since_it_was_found_unused(put: Put) -> None:
+    put(IndexServer, "_retired", lambda self, index: True)
 
 
 @mutant("promotion")
@@ -136,4 +172,4 @@ def a_catch_up_is_never_made(put: Put) -> None:
 @mutant("promotion")
 def the_gate_lets_nothing_through(put: Put) -> None:
     put(reindex, "GATE_TRIES", 1)
-    put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: "too few")
+    put(Promotion, "shortfall", lambda self, targets, min_ratio, mark: "too few")

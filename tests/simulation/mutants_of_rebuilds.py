@@ -11,7 +11,7 @@ from holdfast.flow.holdings import Held
 from tests.simulation.mutation import Put, mutant
 
 
-@mutant("rebuilds", start=3467)
+@mutant("rebuilds", start=4261)
 def a_rebuilt_batch_may_end_elsewhere(put: Put) -> None:
     original = Committer._restage
 
@@ -21,13 +21,13 @@ def a_rebuilt_batch_may_end_elsewhere(put: Put) -> None:
     put(Committer, "_restage", restage)
 
 
-@mutant("rebuilds", start=788)
+@mutant("rebuilds", start=1117)
 def a_commit_is_rebuilt_by_another_generations_parser(put: Put) -> None:
     original = Committer.range_to_rebuild
     put(Committer, "range_to_rebuild", lambda self, held, current: original(self, held, held.lease.commit.generation))
 
 
-@mutant("rebuilds", start=1590)
+@mutant("rebuilds", start=2425)
 def a_rebuild_leaves_the_gaps_out(put: Put) -> None:
     original = Committer.range_to_rebuild
 
@@ -38,7 +38,7 @@ def a_rebuild_leaves_the_gaps_out(put: Put) -> None:
     put(Committer, "range_to_rebuild", range_to_rebuild)
 
 
-@mutant("rebuilds", start=637)
+@mutant("rebuilds", start=1354)
 def a_commit_that_nobody_can_make_again_is_handed_back(put: Put) -> None:
     original = Committer.range_to_rebuild
 

@@ -30,7 +30,7 @@ def letters_that_were_sent_and_not_marked_are_taken_again(put: Put) -> None:
     put(letters, "sent_ids", lambda row: [])
 
 
-@mutant("redrive", start=1809)
+@mutant("redrive", start=2309)
 def letters_are_chosen_before_the_runs_before_are_ended(put: Put) -> None:
     def chosen_first(self: Waiting) -> Iterator[Partition]:
         partitions = self.look().partitions
@@ -41,9 +41,9 @@ def letters_are_chosen_before_the_runs_before_are_ended(put: Put) -> None:
     put(Waiting, "__iter__", chosen_first)
 
 
-@mutant("redrive")
+@mutant("redrive", start=544)
 def what_a_redrive_had_committed_is_not_published(put: Put) -> None:
-    def fence(rows: Operator, row: Lease, _sink: Any, _name: str, why: str) -> None:
+    def fence(rows: Operator, row: Lease, _sinks: Any, why: str) -> None:
         if row.status not in FINISHED:
             rows.fail(row.key, why)
 
@@ -55,13 +55,13 @@ def a_redrive_needs_no_lock(put: Put) -> None:
     put(RunLock, "acquire", lambda self, run_id, names=(), *, instead=False: 1)
 
 
-@mutant("redrive")
+@mutant("redrive", start=128)
 def a_redrive_publishes_without_ending_the_run_before(put: Put) -> None:
     original = letters.fence
 
-    def fence(rows: Operator, row: Lease, sink: Any, name: str, why: str) -> None:
+    def fence(rows: Operator, row: Lease, sinks: Any, why: str) -> None:
         if row.commit.receipts is not None:
-            original(rows, row, sink, name, why)
+            original(rows, row, sinks, why)
 
     put(letters, "fence", fence)
 

@@ -68,7 +68,7 @@ def the_new_generation_is_never_made_current(put: Put) -> None:
     put(Generations, "switch", switch)
 
 
-@mutant("replace", start=455)
+@mutant("replace", start=608)
 def a_replacement_that_was_interrupted_is_planned_anew(put: Put) -> None:
     def plans(self: Replacement, row: Lease) -> Any:
         start, number = transitions.set_aside_for(row)["from"], self._pipeline.next_generation()
@@ -77,7 +77,7 @@ def a_replacement_that_was_interrupted_is_planned_anew(put: Put) -> None:
     put(Replacement, "_plans", plans)
 
 
-@mutant("replace", start=2539)
+@mutant("replace", start=4587)
 def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> None:
     def restart(self: Replacement, _why: Json, position: dict[str, int], generation: int) -> None:
         self._operator.change(self._request.key, lambda row, now: transitions.restart(row, position, generation, now))

@@ -61,10 +61,10 @@ def a_phase_ends_with_its_first_partition(put: Put) -> None:
     def is_finished(run: Run) -> bool:
         return any(group.completed + group.failed_partitions for group in run.groups.values())
 
-    put(driving_module, "_is_finished", is_finished)
+    put(driving_module, "is_finished", is_finished)
 
 
-@mutant("runs")
+@mutant("runs", start=20)
 def a_run_may_become_anything(put: Put) -> None:
     anything = {status: frozenset(RunStatus) for status in RunStatus}
     put(run_module, "NEXT", anything)
@@ -132,7 +132,7 @@ def a_run_that_is_resumed_keeps_its_former_driver(put: Put) -> None:
     put(Runs, "resume", lambda self, run_id: self._change(run_id, RunStatus.READY, completed_at=None, error=None))
 
 
-@mutant("runs")
+@mutant("runs", start=60)
 def a_driver_that_was_replaced_fails_the_run(put: Put) -> None:
     original = Runs.fail
     put(Runs, "fail", lambda self, run_id, error, token=None: original(self, run_id, error))
@@ -147,7 +147,7 @@ def runs_are_driven_without_a_lock(put: Put) -> None:
     put(Driving, "_take_over", take_over)
 
 
-@mutant("runs", start=221)
+@mutant("runs", start=359)
 def a_driver_goes_on_before_its_run_keeps_its_locks(put: Put) -> None:
     original = Driving._confirm
 
@@ -158,12 +158,12 @@ def a_driver_goes_on_before_its_run_keeps_its_locks(put: Put) -> None:
     put(Driving, "_confirm", confirm)
 
 
-@mutant("runs")
+@mutant("runs", start=21)
 def a_drained_node_works_on(put: Put) -> None:
     put(Controls, "permit", lambda self, pipeline, node: pipeline not in self.paused())
 
 
-@mutant("runs")
+@mutant("runs", start=23)
 def a_paused_pipeline_is_worked_on(put: Put) -> None:
     put(Controls, "permit", lambda self, pipeline, node: node not in self.drained())
 

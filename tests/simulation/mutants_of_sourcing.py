@@ -35,7 +35,7 @@ def what_a_lost_answer_left_with_the_session_is_not_found_again(put: Put) -> Non
     put(Checkouts, "check_out_left_over", lambda self, owned: [])
 
 
-@mutant("sourcing")
+@mutant("sourcing", start=54)
 def a_thread_writes_under_the_token_of_another(put: Put) -> None:
     original = source_coordinator._HeldLeases.get
 

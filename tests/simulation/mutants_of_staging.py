@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.buckets.sink_root import SinkRoot
 from holdfast.config import sinks as sink_settings
-from holdfast.flow import engine
-from holdfast.flow.engine import TaskEnd
+from holdfast.flow import batch
+from holdfast.flow.batch import TaskEnd
 from holdfast.flow.pipeline import Pipeline
 from holdfast.leases import transitions
-from holdfast.runs import letter_selection, redriven, replace
-from holdfast.runs.redriven import Redriven
+from holdfast.runs import letter_selection, replace, replace_plan
+from holdfast.runs.replace_plan import Redriven
 from holdfast.sinks.files.output_files import ReceiptBudget
 from holdfast.sinks.opensearch import sink as opensearch_sink
 from holdfast.spark import batch_limits, report
@@ -32,7 +32,7 @@ def the_last_of_several_ends_is_taken(put: Put) -> None:
     def last(tasks: Sequence[TaskEnd]) -> int | None:
         return next((task.end for task in reversed(tasks) if task.end is not None), None)
 
-    put(engine, "common_end", last)
+    put(batch, "common_end", last)
 
 
 @mutant_of_test(f"{BATCH_LIMITS}::test_a_batch_in_several_tasks_is_not_cut", ONE_TASK)
@@ -79,7 +79,7 @@ def what_was_redriven_is_not_replaced(put: Put) -> None:
 
 @mutant("redriven")
 def a_redrive_goes_on_while_its_partition_is_replaced(put: Put) -> None:
-    put(redriven, "fence_redrives", lambda *_: None)
+    put(replace_plan, "fence_redrives", lambda *_: None)
 
 
 @mutant("redriven")
@@ -87,7 +87,7 @@ def a_redriven_file_may_lie_across_the_start_of_what_is_replaced(put: Put) -> No
     put(replace, "lowest_straddling", lambda _files, _start: None)
 
 
-@mutant("redriven")
+@mutant("redriven", start=1624)
 def what_a_redrive_has_staged_stays_while_its_files_are_moved(put: Put) -> None:
     put(Redriven, "discard_staged", lambda _self: None)
 

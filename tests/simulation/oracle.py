@@ -12,6 +12,7 @@ from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from tests.simulation.host import Host
 from tests.simulation.kernel import Crash, Kernel
 from tests.simulation.session_rules import NODES, SessionRules
+from tests.simulation.tenure_rules import TenureRules
 
 PIPELINE = "pipe"
 EPOCH = 1_000_000.0
@@ -35,6 +36,7 @@ class Oracle:
         """Whether something was injected after which a partition may stop with an alarm."""
         self.owner_works: Callable[[Host, Lease], bool] = nobody_works
         self.sessions = SessionRules(lambda: self.rows, self.fail)
+        self.tenures = TenureRules(self.fail)
 
     def fail(self, message: str) -> None:
         """Record the violation and stop everything. Raises `Crash` to whoever caused it."""
@@ -95,6 +97,7 @@ class Oracle:
         elif row.commit.receipts != before.commit.receipts:
             self.receipts_changed(before, row)
         self.sessions.lease_written(before, row, sender)
+        self.tenures.lease_written(before, row)
         if former is not None and owner != former and self.owner_works(sender, before):
             self.fail(f"{row.key}: {sender.name} let go of it while its engine still works on it")
 

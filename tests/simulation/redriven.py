@@ -19,7 +19,7 @@ from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Commit, Json, Lease, Ownership, Partition, Progress, Status, new_lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import set_aside_for
-from holdfast.runs import redriven
+from holdfast.runs import replace_plan
 from holdfast.runs.replace import Replacement
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
@@ -160,7 +160,7 @@ class PipelineOfRedrives(SimulatedPipeline):
     store: StoreClient
 
     def fence_redrives(self) -> None:
-        redriven.fence_redrives(self.runs, self._rows_of, self._key, {SINK: self.sink})
+        replace_plan.fence_redrives(self.runs, self._rows_of, self._key, {SINK: self.sink})
 
     def _rows_of(self, run: str) -> Operator:
         return Operator(self.store, self.host.world.new_id, PIPELINE, run)

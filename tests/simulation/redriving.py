@@ -162,10 +162,13 @@ class RedrivingSite(Site):
     oracle: LettersOracle
 
     def make_oracle(self) -> LettersOracle:
-        oracle = LettersOracle(self.kernel)
+        oracle = self.judge()
         self.bucket = BucketServer(self.kernel, self.faults, SINK, oracle, ttl=self.knobs.ttl, copies=self.knobs.copies)
         self.budget = FailureBudget(self.faults, self.knobs.max_retries)
         return oracle
+
+    def judge(self) -> LettersOracle:
+        return LettersOracle(self.kernel)
 
     @property
     def buckets(self) -> list[BucketServer]:
@@ -275,13 +278,21 @@ class Command:
             self._node.stop()
 
     def carry_out(self, *, joins: bool) -> None:
-        box, sink = FileLetters(self._client), FilesSink(SINK, self._client)
         going_on = [run for run in self._runs.list() if run.status not in ENDED and of_sink(run, SINK)]
         new = NewRun({"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
         if joins and going_on:
-            self.run_id, new = going_on[0].id, None  # type: ignore[assignment]
+            self.work_on(going_on[0].id)
+        else:
+            self.work_on(self.run_id, new)
+
+    def work_on(self, run_id: str, new: NewRun | None = None) -> None:
+        """Work on a run until it has ended; it is begun if it is a new one."""
+        self.run_id = run_id
+        box, sink = FileLetters(self._client), FilesSink(SINK, self._client)
         stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
-        waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, host=self._host, runs=self._runs)
+        waiting = SimulatedWaiting(
+            stored, Choice(SINK), box, _ANY, _LIVE, {SINK: sink}, host=self._host, runs=self._runs
+        )
         work = self._work(Pipeline(LettersAtRest(box, self._host), (), {SINK: sink}), SimulatedDriver(waiting))
         work.new = new
         grace = self._site.knobs.grace

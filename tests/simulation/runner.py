@@ -15,6 +15,8 @@ from holdfast.flow import commit, publish
 from holdfast.leases import writes
 from holdfast.runs import driving
 from tests.simulation.barred import Barred
+from tests.simulation.detached import DetachedSite
+from tests.simulation.edited import Edited
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
@@ -22,7 +24,8 @@ from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.months import Months
 from tests.simulation.outputs import OutputFleet
-from tests.simulation.promotion import PromotionSite
+from tests.simulation.promotion_site import PromotionSite
+from tests.simulation.redeployed import RedeployedFleet
 from tests.simulation.redriven import RedrivenSite
 from tests.simulation.redriving import RedrivingSite
 from tests.simulation.replacing import ReplacingSite
@@ -49,12 +52,16 @@ SITES: dict[str, type[Site]] = {
     "sourcing": SourcingSite,
     "runs": RunsSite,
     "generations": RollOut,
+    "edited": Edited,
+    "edited_function": Edited,
     "rebuilds": RollOut,
+    "redeployed": RedeployedFleet,
     "visible": VisibleFleet,
     "finalizer": FinalizingFleet,
     "replace": ReplacingSite,
     "redrive": RedrivingSite,
     "redriven": RedrivenSite,
+    "detached": DetachedSite,
     "months": Months,
     "barred": Barred,
     "tolerance": ToleranceSite,

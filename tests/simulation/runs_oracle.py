@@ -1,4 +1,4 @@
-"""What must be true of runs, told from their rows, their partitions' rows and the lock's as they are written."""
+"""What must be true of runs, seen in their rows, their partitions' rows and the lock's as they are written."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ class Scenario:
     """Batches are large, every item is a file of its own, and publishing one takes a tenth of the TTL."""
     losing: bool = False
     """The source has lost items, and a batch that is made again may end elsewhere."""
+    replicas: int = 0
+    """How many nodes share the partitions, whether fewer or more are running; 0: those that are running."""
 
 
 MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
@@ -59,10 +61,15 @@ INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, 
 SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KINDS)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
+EDITED = Scenario("edited", nodes=3, partitions=2, items=4, kinds=ROLL_OUT_KINDS)
+EDITED_FUNCTION = Scenario("edited_function", nodes=2, partitions=2, items=6, kinds=STREAM_KINDS, streams=True)
+REDEPLOYED = Scenario("redeployed", nodes=3, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
+REPLICAS = Scenario("replicas", nodes=3, partitions=4, items=12, kinds=STREAM_KINDS, streams=True, replicas=2)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
 WIDE = Scenario("wide", nodes=3, partitions=2, items=24, kinds=WIDE_KINDS, wide=True)
 REDRIVE = Scenario("redrive", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
 REDRIVEN = Scenario("redriven", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
+DETACHED = Scenario("detached", nodes=3, partitions=2, items=5, kinds=LETTER_KINDS)
 REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
@@ -73,9 +80,13 @@ SPLITS = Scenario("splits", nodes=3, partitions=2, items=40, kinds=SPLIT_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
 TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
-STREAMING = (STREAMS, FORWARDED, RESHARDED, OUTPUTS)
-LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
-BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC, PROMOTION, SPLITS)
+STREAMING = (STREAMS, FORWARDED, RESHARDED, OUTPUTS, REDEPLOYED, REPLICAS)
+EDITS = (EDITED, EDITED_FUNCTION)
+LIVE = (
+    *(MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, *EDITS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS),
+    BARRED,
+)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, DETACHED, TOLERANCE, TOPIC, PROMOTION, SPLITS)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 
@@ -131,7 +142,7 @@ def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) 
     dice = kernel.dice
     keys = [f"p{index}" for index in range(scenario.partitions)]
     items = {key: 1 + dice.randrange(scenario.items) if scenario.partitions > 1 else scenario.items for key in keys}
-    fair = scenario.partitions > 1 and dice.random() < 0.5
+    fair = scenario.partitions > 1 and (dice.random() < 0.5 or scenario.replicas > 0)
     discovered = dice.random() < (0.7 if scenario.partitions == 1 else 0.3)
     late = not discovered and scenario.late_partitions and dice.random() < 0.5
     appears_at = {key: knobs.quiet_at * dice.random() if late else 0.0 for key in keys}

@@ -1,4 +1,4 @@
-"""What must be true of sessions, and of leases whose owner is gone, told from rows as they are written."""
+"""What must be true of sessions, and of leases whose owner is gone, seen in rows as they are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FASTEST_CLOCK = 1.11
 
 
 class SessionRules:
-    """Judges rows of sessions and who is taken for dead. `fail` is told of the first thing that is wrong."""
+    """Judges rows of sessions and who is taken for dead. `fail` gets the first violation."""
 
     def __init__(self, rows: Callable[[], Mapping[Key, Lease]], fail: Callable[[str], None]) -> None:
         self.heartbeat = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Protocol
 
 from holdfast.errors import Interrupted
@@ -184,7 +185,7 @@ class Site(ABC):
             return
         host = Host(self.kernel, self.faults, f"{name}.{next(self._runs)}", self.knobs.ttl, self.new_id)
         host.on_crash = lambda: self._nemesis.restart_later(name)
-        host.on_event = lambda event: self._events.heard(host.name, event)
+        host.on_event = partial(self._events.heard, host.name)
         running = self.assemble(name, host)
         self.nodes[name] = running
         self._all.append(running)

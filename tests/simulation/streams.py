@@ -63,7 +63,7 @@ class HandlerOracle(Protocol):
 
 @dataclass(slots=True)
 class Shard:
-    """One batch: the acks of its records, and what the driver has been told."""
+    """One batch: the acks of its records, and the position that the driver knows."""
 
     batch: Batch
     start: int
@@ -74,7 +74,7 @@ class Shard:
     cancelled: bool = False
     reported_until: float = 0.0
     """When the last report arrives: reports of a batch never overtake each other."""
-    told: int = 0
+    reported: int = 0
     """The position of the last report."""
     telling: deque[Report] = field(default_factory=deque)
     """Reports on their way."""
@@ -129,7 +129,7 @@ class StreamEngine(Engine):
             start = self.start_of(batch)
             shard = Shard(batch, start, ShardAcks(lease.progress.acknowledged, window=self._window), start)
             self._shards[batch.id] = shard
-            shard.told = start
+            shard.reported = start
             self._kernel.note(self._host.name, f"engine.submit {lease.key}", f"from {start} as {batch.id}")
             self._kernel.after(0.05 * self._ttl * self._kernel.random(), self._deliver, shard)
 
@@ -232,7 +232,7 @@ class StreamEngine(Engine):
 
     def failed(self, shard: Shard) -> None:
         """The handler has failed for the last time."""
-        if shard.position != shard.told:
+        if shard.position != shard.reported:
             # Records at its beginning were acknowledged elsewhere: they are not tried once more.
             self.tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked))
         self.tell(shard, Failed(shard.batch.id, "the handler has failed"))
@@ -250,7 +250,7 @@ class StreamEngine(Engine):
             arrives += 0.5 * self._ttl * kernel.random()
         shard.reported_until = max(shard.reported_until, arrives)
         shard.telling.append(report)
-        shard.told = shard.position
+        shard.reported = shard.position
         kernel.after(shard.reported_until - kernel.now, self._arrive, shard)
 
     def _arrive(self, shard: Shard) -> None:

@@ -202,7 +202,7 @@ def test_a_redrive_takes_a_partition_as_it_is_that_completes_while_it_is_fenced(
     seen = fleet.row("p")
     _put(fleet, stamped(seen, complete(seen, 0.0), "its-node"))
     rows = Operator(fleet.store, iter("abcdefgh").__next__, PIPELINE)
-    fence(rows, seen, None, "files", "another redrive has begun")
+    fence(rows, seen, {}, "another redrive has begun")
     assert fleet.row("p").status is Status.COMPLETED
 
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import AnswerLost
-from holdfast.leases.codec import columns, encode_body
+from holdfast.leases.codec import encode_body
+from holdfast.leases.columns import columns
 from holdfast.leases.lease import Key, Lease
 from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.stores.object.objects import Changed, Found, Input, Result, TaggedObjects

@@ -84,7 +84,7 @@ class Hands:
         works: Callable[[Lease], None],
         bad: Collection[str] = (),
     ) -> None:
-        """`items`: how many a partition has; `bad`: which ones fail. `works` is told before work under a lease."""
+        """`items`: how many a partition has; `bad`: which ones fail. `works` is called before work under a lease."""
         self.leases = leases
         self.held: dict[str, Lease] = {}
         self._items = items
