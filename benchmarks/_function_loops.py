@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -179,6 +180,42 @@ operators.output("out", operators.filter("handle", operators.input("in", flow, s
 run_main(flow)
 """
 
+PRODUCER = """
+import json, sys, time
+from pathlib import Path
+
+given, flushed = json.loads(sys.argv[1]), []
+
+def appender(folder=None, topic=None, brokers=None):
+    if folder is not None:
+        from holdfast.sources.stream.frames import NewRecord
+        from holdfast.sources.stream.stream import Stream
+
+        stream = Stream.open(Path(folder), "s")
+        return lambda shard, body: stream.append(shard, [NewRecord(body)])
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 0})
+
+    def append(shard, body):
+        producer.produce(topic, body, partition=shard)
+        producer.poll(0)
+
+    flushed.append(producer.flush)
+    return append
+
+appenders, rate, shards = [appender(**target) for target in given["targets"]], given["rate"], given["shards"]
+for turn in range(given["turns"]):
+    for append in appenders:
+        start = time.monotonic()
+        for count in range(rate):
+            time.sleep(max(0.0, start + count / rate - time.monotonic()))
+            append(count % shards, str(time.time()).encode())
+for flush in flushed:
+    flush()
+"""
+"""Appends records for a second to each target in turn, so that all of them have the same minutes of the machine."""
+
 _BEGIN = """
 import json, sys
 from pathlib import Path
@@ -212,6 +249,12 @@ def program(name: str, **given: object) -> list[str] | None:
     else:
         code, python = {"stream": STREAM_LOOP, "kafka": KAFKA_LOOP}[name], Path(sys.executable)
     return None if python is None else [str(python), "-c", _BEGIN + code, json.dumps({"read": READ, **given})]
+
+
+def producer(targets: Sequence[Mapping[str, str]], *, rate: int, turns: int, shards: int) -> list[str]:
+    """The command of a process that appends so many records per second, in so many turns of a second for each."""
+    given = {"targets": targets, "rate": rate, "turns": turns, "shards": shards}
+    return [sys.executable, "-c", PRODUCER, json.dumps(given)]
 
 
 @cache

@@ -57,6 +57,11 @@ class Ground(ABC):
     @abstractmethod
     def append(self, shard: int, body: bytes) -> None: ...
 
+    @property
+    @abstractmethod
+    def target(self) -> dict[str, str]:
+        """Where a producer in another process appends."""
+
     @abstractmethod
     def command(self, peer: str, kind: str, total: int) -> list[str] | None:
         """What runs a plain loop or a peer; None if it cannot be had."""
@@ -117,6 +122,10 @@ class StreamGround(Ground):
     def append(self, shard: int, body: bytes) -> None:
         self._stream.append(shard, [NewRecord(body)])
 
+    @property
+    def target(self) -> dict[str, str]:
+        return {"folder": str(self.folder)}
+
     def command(self, peer: str, kind: str, total: int) -> list[str] | None:
         given = {"folder": str(self.folder), "stream": self._stream.id, "shards": SHARDS, "kind": kind, "total": total}
         return program("stream", **given) if peer == "plain" else None
@@ -147,6 +156,10 @@ class KafkaGround(Ground):
     def append(self, shard: int, body: bytes) -> None:
         self._producer.produce(self._topic, body, partition=shard)
         self._producer.poll(0)
+
+    @property
+    def target(self) -> dict[str, str]:
+        return {"brokers": self._kafka.bootstrap, "topic": self._topic}
 
     def command(self, peer: str, kind: str, total: int) -> list[str] | None:
         given = {"folder": str(self.folder), "topic": self._topic, "shards": SHARDS, "kind": kind, "total": total}

@@ -10,12 +10,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of that process, its threads, and its children, also those that have ended."""
+    return sum(cpu_by_process(pid).values())
+
+
+def cpu_by_process(pid: int) -> dict[int, float]:
+    """Like `cpu_seconds`, for each of the processes."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = [word for task in Path(f"/proc/{pid}/task").iterdir() for word in _children(task)]
+        children = [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in _children(task)]
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(map(int, fields[11:15])) / _TICKS + sum(cpu_seconds(int(child)) for child in children)
+        return {}
+    found = {pid: sum(map(int, fields[11:15])) / _TICKS}
+    for child in children:
+        found |= cpu_by_process(child)
+    return found
 
 
 def _children(task: Path) -> list[str]:

@@ -1,37 +1,20 @@
-"""A table in PostgreSQL, OpenSearch and a Spark session, and a whole node that carries out a reindex run."""
+"""A table in PostgreSQL, OpenSearch, a Spark session for peers, and a node that carries out reindex runs."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from benchmarks._process_cpu import cpu_seconds
-from benchmarks.scan import RoomyServer
-from holdfast.assemble import StoredPipeline, coordinator_of, new_session
-from holdfast.config import load_text
-from holdfast.events import BatchCommitted, Event
-from holdfast.flow.node import Node
-from holdfast.flow.run import Run, RunStatus
-from holdfast.flow.runs import Runs
-from holdfast.leases.world import host_world
-from holdfast.registry import Registry
-from holdfast.runs.execution import NewRun, RunCommand, engine_beside
-from holdfast.runs.reindex_configuration import ReindexConfiguration
-from holdfast.runs.reindex_pipeline import run_pipeline
-from holdfast.service import open_pipelines
+from benchmarks._reindex_node import CpuReading, NodeProcess, Reindexed, Servers
 from holdfast.spark.session import start_session, stop_session
-from holdfast.stores.sqlite import SqliteStore
 from tests.servers.databases import Postgresql
 from tests.servers.live_tables import ServerTables
+from tests.servers.opensearch import RoomyServer
 from tests.servers.processes import PostgresqlServer, cache_folder, running
 
 if TYPE_CHECKING:
@@ -39,18 +22,6 @@ if TYPE_CHECKING:
 
 BODY = """json_build_object('id', n, 'name', 'product ' || n, 'price', n % 1000 + 0.5, 'text', (
     SELECT string_agg('word' || (n * 7919 + k * 104729) % 1009, ' ') FROM generate_series(1, 115) AS k))"""
-FILE = """\
-source_coordination: {{store: {{in_memory: {{}}}}}}
-pipelines:
-  catalog:
-    source:
-      database:
-        url: ${{env:BENCH_DATABASE}}
-        entities:
-          {table}: {{table: {table}, key: id, updated_at: changed, json: doc, index: {table}}}
-    sinks:
-      - opensearch: {{hosts: ["{endpoint}"], mode: staged}}
-"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +32,7 @@ class Site:
     database: PostgresqlServer
     tables: ServerTables
     search: RoomyServer
+    node: NodeProcess
     has_jars: bool
     """Whether the session has PostgreSQL's JDBC driver and OpenSearch's connector."""
 
@@ -89,37 +61,26 @@ class Site:
         }
         return self.spark.read.format("jdbc").options(**options).load()
 
-    def cpu(self, *, with_spark: bool = True) -> Cpu:
-        """What all processes have used by now. Without Spark: its idle workers end in between."""
-        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001 - only it knows the process
-        spark = cpu_seconds(gateway.proc.pid) if with_spark else 0.0
-        return Cpu(time.process_time() + spark, cpu_seconds(self.database.pid), cpu_seconds(self.search.pid))
+    def cpu(self, *, with_spark: bool = True) -> CpuReading:
+        """What this process, the servers and, for a peer that uses it, Spark have used by now."""
+        return servers_of(self.database, self.tables, self.search).cpu(self.spark if with_spark else None)
 
 
-@dataclass(frozen=True)
-class Cpu:
-    """CPU seconds of client, database and search server."""
-
-    client: float
-    database: float
-    search: float
-
-    @property
-    def total(self) -> float:
-        return self.client + self.database + self.search
-
-    def since(self, before: Cpu) -> Cpu:
-        return Cpu(self.client - before.client, self.database - before.database, self.search - before.search)
+def servers_of(database: PostgresqlServer, tables: ServerTables, search: RoomyServer) -> Servers:
+    return Servers(tables.url, search.endpoint, database.pid, search.pid)
 
 
 @contextmanager
 def site(*, with_jars: bool = True) -> Iterator[Site]:
     jars = peer_jars() if with_jars else []
     with running(PostgresqlServer) as database, running(RoomyServer) as search:
+        tables = ServerTables(Postgresql(database))
+        node = NodeProcess(servers_of(database, tables, search))
         spark = start_session("bench", {"spark.driver.memory": "2g"}, "local[2]", jars)
         try:
-            yield Site(spark, database, ServerTables(Postgresql(database)), search, bool(jars))
+            yield Site(spark, database, tables, search, node, bool(jars))
         finally:
+            node.close()
             stop_session(spark)
 
 
@@ -133,63 +94,9 @@ def peer_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class Reindexed(NamedTuple):
-    """A run that is COMPLETED."""
-
-    copied: float
-    """Seconds until the last row is copied."""
-    whole: float
-    """Seconds until the run ends."""
-    cpu: Cpu
-    """Of the copy."""
-
-
 def reindexed(where: Site, table: str, rows: int, **configuration: Any) -> Reindexed:
-    """Carry out a run by a whole node in this process."""
-    os.environ["BENCH_DATABASE"] = where.tables.url
-    settings = load_text(FILE.format(table=table, endpoint=where.search.endpoint), "bench.yaml", Registry.installed())
-    progress, before = _Progress(where, rows), where.cpu()
-    with tempfile.TemporaryDirectory() as leases:
-        store = SqliteStore(Path(leases, "leases.db"))
-        store.open()
-        stored = StoredPipeline(settings, store, "catalog")
-        began = time.perf_counter()
-        run = _carried_out(stored, ReindexConfiguration(entities=(table,), **configuration).encode(), progress)
-        ended = time.perf_counter()
-        store.close()
-    if run.status is not RunStatus.COMPLETED:
-        raise RuntimeError(f"the run is {run.status}: {run.error}")
-    return Reindexed(progress.copied_at - began, ended - began, progress.cpu.since(before))
-
-
-def _carried_out(stored: StoredPipeline, configuration: Any, note: Callable[[Event], None]) -> Run:
-    pipeline, world = run_pipeline(stored, configuration), host_world(note)
-    open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, world)
-    session = new_session(stored.settings, stored.store, world, pipelines=())
-    live, engine = coordinator_of(stored, world, session), engine_beside(pipeline)
-    run_id = f"bench-{uuid.uuid4().hex[:8]}"
-    work = RunCommand(live, run_id, pipeline, engine)
-    work.new = NewRun(configuration, "bench")
-    Node(session, (), engine, world, companions=[work]).run()
-    pipeline.built.close()
-    return Runs(live).show(run_id)
-
-
-class _Progress:
-    """Knows when as many rows were committed as there are."""
-
-    def __init__(self, where: Site, rows: int) -> None:
-        self.copied_at = 0.0
-        self.cpu = where.cpu()
-        self._where = where
-        self._left = rows
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, BatchCommitted):
-            self._left -= event.records
-            if self._left <= 0 and not self.copied_at:
-                self.copied_at = time.perf_counter()
-                self.cpu = self._where.cpu()
+    """Carry out a run by the node."""
+    return where.node.reindexed(table, rows, configuration)
 
 
 def new_index(client: Any, name: str, body: Mapping[str, Any] | None = None) -> None:

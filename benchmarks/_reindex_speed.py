@@ -1,9 +1,14 @@
 """Rows of PostgreSQL as documents in OpenSearch: a whole node against what people write by themselves.
 
-Every way writes the same documents under the same ids into an index with one shard, without refresh and replicas. Ours
-is timed until the last row is copied; with boundaries, leases, commits and external versions. The whole run, with
-catch-up, comparison, swap and reconciliation, is shown beside. CPU is that of the client, the database and the search
-server; machines with other users are compared by it.
+Every way writes the same texts under the same ids into an index with one shard and dynamic mappings, without refresh
+and replicas. External versions and a write alias, which only ours uses, are extra work of its own. Ours is timed from
+the request of a run until the last row is copied: with the new index, boundaries, leases and commits. The index of the
+peers is made before. The whole run, with catch-up, comparison, swap and reconciliation, is shown beside. CPU is that of
+the client, the database and the search server; machines with other users are compared by it.
+
+Java compiles what it runs often, and the search server does so for half a million documents: in a first run of 50,000
+that took 95 µs of each document, more than indexing itself. So each way runs once at full size off the record, and in
+each repetition another way begins.
 """
 
 from __future__ import annotations
@@ -18,13 +23,14 @@ from typing import Any, NamedTuple
 import psycopg
 
 from benchmarks._archive_site import timed
-from benchmarks._reindex_site import Cpu, Site, new_index, reindexed
+from benchmarks._reindex_node import Cpu
+from benchmarks._reindex_site import Site, new_index, reindexed
 from benchmarks.harness import Comparison, compare
 from benchmarks.scan import PREPARED, post_bodies
 
-ROWS, WARM = 200_000, 50_000
-REPETITIONS = 2
-PEER = "peer"
+ROWS = 200_000
+REPETITIONS = 3
+TABLE, PEER = "docs", "peer"
 CORES = 2
 
 
@@ -56,16 +62,16 @@ class Measured(NamedTuple):
 
 def speed(where: Site, names: Sequence[str]) -> list[Comparison]:
     """Ours against these peers; all take turns."""
-    where.fill("docs", ROWS)
-    where.fill("warm", WARM)
+    where.fill(TABLE, ROWS)
     chosen = [name for name in names if where.has_jars or not PEERS[name].needs_jars]
     found: dict[str, list[Measured]] = {name: [] for name in ("ours", *chosen)}
-    for name in found:  # off the record: Java compiles what it runs often
-        _measured(where, name, "warm", WARM)
-    for _ in range(REPETITIONS):
-        for name, figures in found.items():
-            figures.append(_measured(where, name, "docs", ROWS))
-            _tell(name, figures[-1])
+    for name in found:  # off the record
+        _measured(where, name, TABLE, ROWS)
+    ways = list(found)
+    for number in range(REPETITIONS):
+        for name in (*ways[number % len(ways) :], *ways[: number % len(ways)]):
+            found[name].append(_measured(where, name, TABLE, ROWS))
+            _tell(name, found[name][-1])
     return [comparison for name in chosen for comparison in _compared(name, found["ours"], found[name])]
 
 

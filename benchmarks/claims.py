@@ -184,7 +184,7 @@ asyncio.run(main(json.loads(sys.argv[1])))
 
 
 class _Clients:
-    """Processes of one kind that claim when they are told to."""
+    """Processes of one kind that claim on command."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes

@@ -12,7 +12,7 @@ import http.client
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -31,7 +31,7 @@ from holdfast.flow.sink import Sink
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sinks.opensearch import PLUGIN as OPENSEARCH
-from tests.servers.opensearch import OpenSearchServer
+from tests.servers.opensearch import OpenSearchServer, RoomyServer
 from tests.servers.processes import running
 
 SMALL, LINES = 1_000, 1_000
@@ -41,15 +41,6 @@ PREPARED = 5_000
 """Documents in a body that was made beforehand."""
 REPETITIONS = 2
 INDEX = "logs"
-
-
-class RoomyServer(OpenSearchServer):
-    """One that counts what requests hold, and not what its collector has yet to free: else it refuses the peer's."""
-
-    heap = "2g"
-
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        super().__init__(folder, {"indices.breaker.total.use_real_memory": "false", **settings})
 
 
 def run() -> list[Comparison]:

@@ -1,12 +1,14 @@
 """`holdfast status` on 10,000 partitions: the whole command, as a person waits for it.
 
 Three nodes hold a tenth of the partitions of a pipeline, half are completed, some have failed. Figures are milliseconds
-from the start of the process to its end, beside the bar of one second; and of the look at the store alone, beside one
-that reads all rows. The fastest of some, because others may use the machine.
+from the start of the process to its end, and of its processor, beside the bar of one second; and of the look at the
+store alone, beside one that reads all rows. The fastest of some, because others may use the machine; on a busy one only
+those of the processor mean something.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -48,8 +50,9 @@ def run() -> list[Comparison]:
                 store.add([_row(number) for number in range(at, at + 500)])
             file = folder / f"{name}.yaml"
             file.write_text(FILE.format(store=settings, root=folder / "out"))
-            fastest = min(_command_ms(file) for _ in range(REPETITIONS))
-            found.append(compare("status", f"{name}, the command against its bar", fastest, MOST_MS, "ms", "<= 1"))
+            taken = [_command_ms(file) for _ in range(REPETITIONS)]
+            for unit, fastest in zip(("ms", "ms of CPU"), map(min, zip(*taken, strict=True)), strict=True):
+                found.append(compare("status", f"{name}, the command against its bar", fastest, MOST_MS, unit, "<= 1"))
             ours, rows = interleaved([partial(_look_ms, store), partial(_look_ms, PlainStore(store))], REPETITIONS)
             found.append(compare("status", f"{name}, against reading all rows", ours, rows, "ms", "<= 0.5"))
         return found
@@ -87,11 +90,14 @@ def _row(number: int) -> Lease:
     return replace(row, ownership=completed, progress=progress, history=done) if number % 2 else row
 
 
-def _command_ms(file: Path) -> float:
-    started = time.perf_counter()
+def _command_ms(file: Path) -> tuple[float, float]:
+    """Milliseconds by the clock, and of the processor."""
+    started, used = time.perf_counter(), os.times()
     words = [sys.executable, "-m", "holdfast", "status", str(file)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - started) * 1000
+    spent = os.times()
+    cpu = spent.children_user + spent.children_system - used.children_user - used.children_system
+    return (time.perf_counter() - started) * 1000, cpu * 1000
 
 
 def _look_ms(store: Store) -> float:

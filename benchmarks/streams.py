@@ -3,7 +3,8 @@
 Both survive the end of the process (`durability: process`, WAL with `synchronous=NORMAL`), hold the same columns, and
 give the reader the same objects. The reader of the queue keeps its position in the same database, a commit per batch,
 as a queue must; that of the stream has its position in a lease, so the last case shows the queue without that write.
-Records have 150 bytes.
+Records have 150 bytes. Seconds are those of CPU time, so that other work on the machine does not decide; nobody waits
+for the disk here but SQLite, at its checkpoints.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _appends(stream: Stream, queue: Queue) -> list[Comparison]:
         REPETITIONS,
     )
     return [
-        compare("streams", f"append in batches of {BATCH}, against SQLite", ours, peer, "records/s", 4.0),
-        compare("streams", "append one at a time, against SQLite", our_single, peer_single, "records/s", 1.0),
+        compare("streams", f"append in batches of {BATCH}, against SQLite", ours, peer, "records/CPU s", 4.0),
+        compare("streams", "append one at a time, against SQLite", our_single, peer_single, "records/CPU s", 1.0),
     ]
 
 
@@ -97,8 +98,8 @@ def _reads(root: Path, stream: Stream, queue: Queue) -> list[Comparison]:
         REPETITIONS,
     )
     return [
-        compare("streams", f"read in batches of {BATCH}, against SQLite", ours, peer, "records/s", 4.0),
-        compare("streams", "read in batches, SQLite without a position", ours, lean, "records/s", 1.0),
+        compare("streams", f"read in batches of {BATCH}, against SQLite", ours, peer, "records/CPU s", 4.0),
+        compare("streams", "read in batches, SQLite without a position", ours, lean, "records/CPU s", 1.0),
     ]
 
 
@@ -126,8 +127,8 @@ def _read_queue(queue: Queue, *, keeps_position: bool) -> float:
 
 
 def _rate(times: int, work: Callable[[], object]) -> float:
-    """How often per second."""
-    started = time.perf_counter()
+    """How often per second of CPU time."""
+    started = time.process_time()
     for _ in range(times):
         work()
-    return times / (time.perf_counter() - started)
+    return times / (time.process_time() - started)

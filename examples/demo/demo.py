@@ -10,8 +10,6 @@ import gzip
 import json
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,27 +21,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from examples.fleet import NODES, Fleet, Screen, node_names
 from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.query import Query
-from holdfast.leases.session import node_info
 from holdfast.leases.store import Store
 
 ROOT = Path("build/demo")
 CONFIGS = {"sqlite": Path("examples/demo/pipeline.yaml"), "object": Path("examples/demo/object.yaml")}
 PIPELINE = "orders"
-NODES = ("replica1", "replica2", "replica3")
 FILES = 24
 LINES = 15_000
 KILL_AFTER_COMPLETED = FILES // 4
-GIVE_UP_AFTER = 300.0
 
 console = Console()
 
 
 def make_input() -> int:
-    """Fresh JSON lines, some of them compressed; answers how many records there are."""
+    """Fresh JSON lines, some of them compressed. Returns how many records there are."""
     shutil.rmtree(ROOT, ignore_errors=True)
     folder = ROOT / "in"
     folder.mkdir(parents=True)
@@ -66,57 +62,36 @@ def _order(number: int, dice: random.Random) -> dict[str, object]:
     }
 
 
-class Fleet:
-    """The node processes."""
+class OrdersScreen(Screen):
+    """Shows who holds which leases."""
 
-    def __init__(self, config: Path) -> None:
-        self.processes = {name: self._start(config, name) for name in NODES}
-        self.killed: str | None = None
+    def __init__(self, fleet: Fleet, settings: Settings, store: Store, live: Live) -> None:
+        super().__init__(fleet, live)
+        self._settings, self._store = settings, store
 
-    def _start(self, config: Path, name: str) -> subprocess.Popen[bytes]:
-        with (ROOT / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "holdfast", "run", str(config), "--node", name]
-            return subprocess.Popen(command, stdout=log, stderr=log)
+    def work_is_done(self) -> bool:
+        """Whether the nodes are done. Kills one of them in the middle of its work."""
+        victim = _victim(self.leases(), self.names())
+        if self.fleet.killed is None and victim is not None:
+            self.fleet.kill(victim)
+        return not self.fleet.working
 
-    def kill(self, name: str) -> None:
-        self.processes[name].send_signal(signal.SIGKILL)
-        self.processes[name].wait()
-        self.killed = name
+    def leases(self) -> list[Lease]:
+        return self._store.find(Query(self._settings.identifier(PIPELINE)))
 
-    @property
-    def working(self) -> bool:
-        return any(process.poll() is None for process in self.processes.values())
+    def names(self) -> dict[str, str]:
+        return node_names(self._settings, self._store)
 
-    def state(self, name: str) -> str:
-        code = self.processes[name].poll()
-        if name == self.killed:
-            return "[red]killed with kill -9[/]"
-        return "[green]running[/]" if code is None else f"finished, exit {code}"
-
-    def end(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-
-
-def watch(fleet: Fleet, settings: Settings, store: Store, records: int) -> None:
-    """Show progress until the nodes are done; kill one of them in the middle of its work."""
-    deadline = time.monotonic() + GIVE_UP_AFTER
-    with Live(console=console, refresh_per_second=4, transient=False) as live:
-        while fleet.working and time.monotonic() < deadline:
-            leases = store.find(Query(settings.identifier(PIPELINE)))
-            names = _node_names(settings, store)
-            live.update(_picture(fleet, leases, names, records))
-            victim = _victim(leases, names)
-            if fleet.killed is None and victim is not None:
-                fleet.kill(victim)
-            time.sleep(0.25)
-
-
-def _node_names(settings: Settings, store: Store) -> dict[str, str]:
-    rows = store.find(Query(assemble.fleet(settings)))
-    return {row.key: node_info(row).name for row in rows}
+    def picture(self, title: str) -> Table:
+        leases, names = self.leases(), self.names()
+        held = Counter(names.get(lease.owner or "", "?") for lease in leases if lease.status is Status.ASSIGNED)
+        states = Counter(lease.status.value for lease in leases)
+        committed = sum(lease.progress.counts.processed for lease in leases)
+        heading = f"{committed:,} of {title} committed, {states['COMPLETED']} of {FILES} files completed"
+        table = Table("node", "state", "leases held", title=heading, title_justify="left", min_width=72)
+        for name in NODES:
+            table.add_row(name, self.fleet.state(name), str(held[name]))
+        return table
 
 
 def _victim(leases: list[Lease], names: dict[str, str]) -> str | None:
@@ -125,17 +100,6 @@ def _victim(leases: list[Lease], names: dict[str, str]) -> str | None:
         return None
     owners = sorted({names.get(lease.owner or "", "") for lease in leases if lease.status is Status.ASSIGNED} - {""})
     return owners[-1] if owners else None
-
-
-def _picture(fleet: Fleet, leases: list[Lease], names: dict[str, str], records: int) -> Table:
-    held = Counter(names.get(lease.owner or "", "?") for lease in leases if lease.status is Status.ASSIGNED)
-    states = Counter(lease.status.value for lease in leases)
-    committed = sum(lease.progress.counts.processed for lease in leases)
-    title = f"{committed:,} of {records:,} records committed, {states['COMPLETED']} of {FILES} files completed"
-    table = Table("node", "state", "leases held", title=title, title_justify="left", min_width=72)
-    for name in NODES:
-        table.add_row(name, fleet.state(name), str(held[name]))
-    return table
 
 
 def published_ids() -> Iterator[int]:
@@ -167,9 +131,11 @@ def main(store_name: str) -> int:
     console.print(f"{records:,} orders in {FILES} files; three nodes start, each with its own Spark")
     settings = assemble.load_settings(CONFIGS[store_name])
     store = assemble.open_store(settings)
-    fleet = Fleet(CONFIGS[store_name])
+    fleet = Fleet(ROOT, CONFIGS[store_name])
     try:
-        watch(fleet, settings, store, records)
+        with Live(console=console, refresh_per_second=4, transient=False) as live:
+            screen = OrdersScreen(fleet, settings, store, live)
+            screen.wait(f"{records:,} records", screen.work_is_done)
     finally:
         fleet.end()
         store.close()

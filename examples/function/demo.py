@@ -5,15 +5,9 @@ Run by `make demo JOB=function`, from the project's root. Everything it makes is
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +16,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from examples.fleet import NODES, Fleet, Screen, node_names
 from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.leases.lease import Status
 from holdfast.leases.query import Query
-from holdfast.leases.session import node_info
 from holdfast.leases.store import Store
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.stream import Stream, StreamSettings
@@ -34,12 +28,10 @@ from holdfast.sources.stream.stream import Stream, StreamSettings
 ROOT = Path("build/function")
 CONFIG = Path("examples/function/pipeline.yaml")
 PIPELINE = "orders"
-NODES = ("replica1", "replica2", "replica3")
 KILLED, REDEPLOYED = NODES[0], NODES[1]
 SHARDS = 12
 PER_SECOND = 20
 """Rounds of one record per shard."""
-GIVE_UP_AFTER = 600.0
 
 console = Console()
 
@@ -74,68 +66,28 @@ class Producer(threading.Thread):
         self.join()  # what it has begun is counted
 
 
-class Fleet:
-    """The node processes."""
-
-    def __init__(self) -> None:
-        self.states = dict.fromkeys(NODES, "starts")
-        self._processes = {name: self._started(name) for name in NODES}
-
-    def _started(self, name: str) -> subprocess.Popen[bytes]:
-        self.states[name] = "runs"
-        with (ROOT / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", "holdfast", "run", str(CONFIG), "--node", name]
-            return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "DEMO_NODE": name})
-
-    def kill(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGKILL)
-        self._processes[name].wait()
-        self.states[name] = "[red]killed with kill -9[/]"
-
-    def redeploy(self, name: str) -> None:
-        """Stop the node as an orchestrator does, and start its next version."""
-        self._processes[name].terminate()
-        self._processes[name].wait()
-        self._processes[name] = self._started(name)
-        self.states[name] = "[green]redeployed[/]"
-
-    def end(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait()
-
-
-class Screen:
-    """Shows who has which shard, and waits."""
+class ShardsScreen(Screen):
+    """Shows who has which shard."""
 
     def __init__(self, fleet: Fleet, producer: Producer, settings: Settings, store: Store, live: Live) -> None:
-        self._fleet, self._producer, self._settings, self._store, self._live = fleet, producer, settings, store, live
-        self._deadline = time.monotonic() + GIVE_UP_AFTER
-
-    def wait(self, title: str, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            if time.monotonic() > self._deadline:
-                raise TimeoutError(f"{title}: nothing happens any more; see {ROOT}/*.log")
-            self._live.update(self._picture(title))
-            time.sleep(0.25)
-        self._live.update(self._picture(title))
+        super().__init__(fleet, live)
+        self._producer, self._settings, self._store = producer, settings, store
 
     def shards(self) -> dict[str, list[int]]:
         """By node, the shards whose leases it has."""
-        names = {row.key: node_info(row).name for row in self._store.find(Query(assemble.fleet(self._settings)))}
+        names = node_names(self._settings, self._store)
         held: dict[str, list[int]] = defaultdict(list)
         for lease in self._store.find(Query(self._settings.identifier(PIPELINE))):
             if lease.status is Status.ASSIGNED:
                 held[names.get(lease.owner or "", "?")].append(int(lease.key.rsplit("|", 1)[1]))
         return {name: sorted(found) for name, found in held.items()}
 
-    def _picture(self, title: str) -> Table:
+    def picture(self, title: str) -> Table:
         held, counts = self.shards(), Counter(call.node for call in handled())
         heading = f"{title}: {self._producer.put * SHARDS:,} records put, {counts.total():,} handled"
         table = Table("node", "state", "shards", "handled", title=heading, title_justify="left", min_width=78)
         for name in NODES:
-            table.add_row(name, self._fleet.states[name], ranges(held.get(name, [])), f"{counts[name]:,}")
+            table.add_row(name, self.fleet.state(name), ranges(held.get(name, [])), f"{counts[name]:,}")
         return table
 
 
@@ -161,7 +113,7 @@ def handled() -> list[Handled]:
     return sorted(found)
 
 
-def play(screen: Screen, fleet: Fleet, producer: Producer) -> list[int]:
+def play(screen: ShardsScreen, fleet: Fleet, producer: Producer) -> list[int]:
     """Kill one node and redeploy another while records are put. Returns the shards of the killed one."""
     screen.wait("all nodes start", lambda: {len(found) for found in screen.shards().values()} == {SHARDS // 3})
     producer.start()
@@ -212,10 +164,10 @@ def main() -> int:
     console.print(f"{SHARDS} shards, {speed} records per second; three nodes start, each with its own Spark")
     settings = assemble.load_settings(CONFIG)
     store = assemble.open_store(settings)
-    fleet = Fleet()
+    fleet = Fleet(ROOT, CONFIG)
     try:
         with Live(console=console, refresh_per_second=4) as live:
-            lost = play(Screen(fleet, producer, settings, store, live), fleet, producer)
+            lost = play(ShardsScreen(fleet, producer, settings, store, live), fleet, producer)
     finally:
         fleet.end()
         store.close()

@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -27,10 +24,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from examples.fleet import NODES, Fleet, Screen, node_names
 from holdfast import assemble
 from holdfast.flow.run import ENDED, Run, RunStatus
-from holdfast.leases.query import Query
-from holdfast.leases.session import node_info
 from holdfast.runs import reindex_start
 from holdfast.runs.reindex_configuration import ReindexConfiguration
 from holdfast.spark.java import find_java
@@ -41,13 +37,11 @@ DATABASE = ROOT / "app.db"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 JARS = CACHE / "opensearch-2.19.1.0"
 PIPELINE, INDEX = "catalog", "products"
-NODES = ("replica1", "replica2", "replica3")
 ROWS = 150_000
 STABLE = range(1, 101)
 """Keys of products that are never removed: every search must find them."""
 PER_SECOND = 5_000
 """Documents; faster, and there would be nothing to see."""
-GIVE_UP_AFTER = 600.0
 
 console = Console()
 
@@ -189,52 +183,17 @@ class Customer(threading.Thread):
         self.join()
 
 
-class Fleet:
-    """The node processes."""
-
-    def __init__(self, search: SearchServer) -> None:
-        self.states = dict.fromkeys(NODES, "runs")
-        environment = {**os.environ, "DEMO_OPENSEARCH": search.url}
-        self._processes = {name: self._started(name, environment) for name in NODES}
-
-    @staticmethod
-    def _started(name: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        with (ROOT / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "holdfast", "run", str(CONFIG), "--node", name]
-            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-
-    def kill(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGKILL)
-        self._processes[name].wait()
-        self.states[name] = "[red]killed with kill -9[/]"
-
-    def end(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait()
-
-
-class Screen:
-    """Shows the run by node, and waits."""
+class RunScreen(Screen):
+    """Shows the run by node."""
 
     def __init__(self, fleet: Fleet, pipeline: assemble.StoredPipeline, live: Live) -> None:
-        self._fleet, self._pipeline, self._live = fleet, pipeline, live
-        self._deadline = time.monotonic() + GIVE_UP_AFTER
+        super().__init__(fleet, live)
+        self._pipeline = pipeline
         self.run: Run | None = None
-
-    def wait(self, title: str, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            if time.monotonic() > self._deadline:
-                raise TimeoutError(f"{title}: nothing happens any more; see {ROOT}/*.log")
-            self._live.update(self._picture(title))
-            time.sleep(0.25)
-        self._live.update(self._picture(title))
 
     def nodes(self) -> dict[str, str]:
         """Names of the nodes by session."""
-        rows = self._pipeline.store.find(Query(assemble.fleet(self._pipeline.settings)))
-        return {row.key: node_info(row).name for row in rows}
+        return node_names(self._pipeline.settings, self._pipeline.store)
 
     def start_run(self) -> None:
         runs = self._pipeline.runs()
@@ -246,7 +205,7 @@ class Screen:
         self.run = self._pipeline.runs().show(self.run.id)
         return self.run
 
-    def _picture(self, title: str) -> Table:
+    def picture(self, title: str) -> Table:
         names = self.nodes()
         heading = title
         if self.run is not None:
@@ -256,12 +215,12 @@ class Screen:
         found = {} if self.run is None else {names.get(key, key): stats for key, stats in self.run.nodes.items()}
         for name in NODES:
             stats = found.get(name)
-            held = stats.held if stats is not None and "killed" not in self._fleet.states[name] else 0
-            table.add_row(name, self._fleet.states[name], str(held), str(stats.completed if stats else 0))
+            held = stats.held if stats is not None and name != self.fleet.killed else 0
+            table.add_row(name, self.fleet.state(name), str(held), str(stats.completed if stats else 0))
         return table
 
 
-def play(screen: Screen, fleet: Fleet) -> str:
+def play(screen: RunScreen, fleet: Fleet) -> str:
     """Start a run, and kill a node in the middle of it. Returns the name of the node."""
     screen.wait("three nodes start", lambda: len(screen.nodes()) == len(NODES))
     screen.start_run()
@@ -319,13 +278,13 @@ def main() -> int:
         settings = assemble.load_settings(CONFIG)
         store = assemble.open_store(settings)
         ending.callback(store.close)
-        fleet = Fleet(search)
+        fleet = Fleet(ROOT, CONFIG)
         ending.callback(fleet.end)
         application, customer = Application(search.client()), Customer(search.client())
         application.start()
         customer.start()
         with Live(console=console, refresh_per_second=4) as live:
-            screen = Screen(fleet, assemble.StoredPipeline(settings, store, PIPELINE), live)
+            screen = RunScreen(fleet, assemble.StoredPipeline(settings, store, PIPELINE), live)
             killed = play(screen, fleet)
         application.stop()
         customer.stop()
