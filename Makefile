@@ -12,12 +12,15 @@ NODES   ?= 14
 STORES  ?= sqlite,postgresql,mysql
 WORKERS ?= 2
 
+# Nodes of tests and demonstrations are processes: without cached bytecode, each would compile holdfast anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz)
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
-SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
+SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark tests/web)
 
-.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive chaos-functions chaos-reindex bench clean
+.PHONY: help setup connector lock lint style types imports servers class-data test reference screenshots model demo simulate fuzz soak chaos-archive chaos-functions chaos-reindex bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -87,8 +90,11 @@ test: connector servers ## Lint, then run every test
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
 
+screenshots: $(READY) ## Make the pictures of the dashboard in docs/pictures anew (needs Chromium)
+	$(BIN)/python scripts/make_screenshots.py
+
 demo: $(READY) ## Run the demonstration; JOB=function or JOB=reindex: these; STORE=object: leases without any database
-	$(BIN)/python examples/$(or $(JOB),demo)/demo.py $(STORE)
+	$(BIN)/python -m examples.$(or $(JOB),demo).demo $(STORE)
 
 model: ## Check the TLA+ model of the protocol (needs Java and Maven)
 	bash scripts/model.sh small

@@ -1,7 +1,7 @@
 """holdfast: data pipelines on any number of Spark applications, every record exactly once.
 
-The names of `__all__` are public: authors of plugins and users of notebooks import them from here, and they change only
-with a note in the changelog. So are those of `holdfast.testing`. Every other module is private and may change.
+The names of `__all__` and those of `holdfast.testing` are public: authors of plugins and users of notebooks import them
+from here, and they change only with a note in the changelog. Every other module is private and may change.
 """
 
 import sys
@@ -60,7 +60,7 @@ _PUBLIC = {
 def lazy_names(package: str, public: dict[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of a package whose public names are in other modules.
 
-    Each is loaded when it is first used, so that importing the package loads nothing else.
+    Each name is loaded when it is first used, so that importing the package loads nothing else.
     """
     modules = {name: module for module, names in public.items() for name in names.split()}
 

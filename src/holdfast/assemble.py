@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.models import PipelineSettings, Settings
 from holdfast.config.plugins import NamedSink
+from holdfast.config.settings_file import SettingProblem
 
 # Parts of the composition root that need no more than this; the aliases export them.
 from holdfast.configured_store import fleet as fleet  # noqa: PLC0414
@@ -27,9 +29,11 @@ from holdfast.flow.generations import FollowedGeneration, Generation, Generation
 from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
+from holdfast.flow.processor import Processor
 from holdfast.flow.runs import Runs
 from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink, other_sinks
 from holdfast.flow.source import Source, UsesSourceCoordination
+from holdfast.leases.audit_log import AuditLog
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
@@ -86,6 +90,11 @@ class StoredPipeline:
         return replace(self, settings=self.settings.model_copy(update={"pipelines": changed}))
 
 
+def audit_log_of(settings: Settings, store: Store) -> AuditLog:
+    """Return the audit log of the file's fleet."""
+    return AuditLog(store, _new_id, fleet(settings))
+
+
 def _new_id() -> str:
     return uuid.uuid4().hex
 
@@ -123,15 +132,15 @@ def audited_letters(settings: Settings, pipeline: str) -> list[AuditedLetters]:
 
 
 def with_redrives(pipeline: StoredPipeline, found: Sequence[AuditedSink]) -> list[AuditedSink]:
-    """Return the same sinks with the ids of the runs that redrove their dead letters."""
+    """Return the same sinks with the ids of the runs that redrove dead letters into them."""
     configurations = {run.id: run.configuration for run in pipeline.runs().list()}
     redrives = {
-        run: configuration.get("sink")
+        run: configuration.get("writes_to", [configuration.get("sink")])
         for run, configuration in configurations.items()
         if isinstance(configuration, dict) and configuration.get("kind") == "redrive"
     }
     return [
-        replace(audited_sink, redrives=tuple(run for run, sink in redrives.items() if sink == audited_sink.sink))
+        replace(audited_sink, redrives=tuple(run for run, sinks in redrives.items() if audited_sink.sink in sinks))
         for audited_sink in found
     ]
 
@@ -183,13 +192,14 @@ def new_session(
     name: str | None = None,
     functions: Sequence[RunsWorkers] = (),
 ) -> Session:
-    """Return a session for this process, not joined yet. Functions decide its timing unless the file does."""
+    """Return a session for this process, not joined yet. If the file does not set its timing, functions decide it."""
     node = settings.node
     info = NodeInfo(
         name=name or node.name,
         session=f"{socket.gethostname()}:{os.getpid()}",
         pipelines=tuple(settings.identifier(pipeline) for pipeline in pipelines),
         generations=tuple(sorted({settings.pipelines[pipeline].generation for pipeline in pipelines})),
+        file_digest=settings.file_digest,
     )
     timeout, heartbeat = node.session_timeout, node.heartbeat_interval
     if functions and not {"session_timeout", "heartbeat_interval"} & node.model_fields_set:
@@ -198,15 +208,42 @@ def new_session(
     return Session(store, world, fleet(settings), info, timing)
 
 
+def build_pipelines(settings: Settings, names: Iterable[str], registry: Registry) -> dict[str, Pipeline]:
+    """Build these pipelines. Raises `ConfigError` with the position of every part that cannot be built."""
+    built, problems = dict[str, Pipeline](), list[SettingProblem]()
+    for name in names:
+        try:
+            built[name] = build_pipeline(settings.pipelines[name], registry)
+        except UsageError as error:
+            problems.append(SettingProblem(settings.path_of(name, error.part), str(error)))
+    if problems:
+        raise settings.error(problems)
+    return built
+
+
 def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
+    """Build a pipeline. Raises `UsageError` with the `part` that cannot be built."""
     _check_final_times(pipeline)
-    processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
-    sinks = {
-        named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
-        for named in pipeline.sinks
-    }
+    processors, sinks = list[Processor](), dict[str, Sink]()
+    for number, use in enumerate(pipeline.processors):
+        with _building("processors", number):
+            processors.append(registry.get("processors", use.name).build(use.config))
+    for number, named in enumerate(pipeline.sinks):
+        with _building("sinks", number):
+            sinks[named.name] = registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
     _hand_time_patterns(pipeline, sinks)
-    return Pipeline(_source(pipeline, sinks, registry), processors, sinks, routes_of(pipeline))
+    with _building("source"):
+        source = _source(pipeline, sinks, registry)
+    return Pipeline(source, tuple(processors), sinks, routes_of(pipeline))
+
+
+@contextmanager
+def _building(*part: str | int) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        error.part = part
+        raise
 
 
 def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Registry) -> Source:
@@ -240,7 +277,10 @@ def _check_final_times(pipeline: PipelineSettings) -> None:
 
 
 def _hand_time_patterns(pipeline: PipelineSettings, sinks: Mapping[str, Sink]) -> None:
-    """Let sinks know how `parse` names output folders after times. Longer patterns first: they begin like others."""
+    """Give sinks the patterns by which `parse` names output folders.
+
+    Longer patterns come first, because a shorter one may match their beginning.
+    """
     patterns = {(rule.time_pattern(), rule.zone) for rule in _time_rules(pipeline)}
     ordered = sorted(patterns, key=lambda pattern: (-pattern[0].count("/"), pattern))
     for sink in sinks.values() if ordered else ():

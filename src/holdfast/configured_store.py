@@ -1,15 +1,17 @@
-"""From a configuration file to its store: all that a command needs which only looks, so that it starts quickly."""
+"""From a configuration file to its store: all that a read-only command needs, so that it starts quickly."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.config.load import load
 from holdfast.config.models import Settings
-from holdfast.leases.session import nodes_of
-from holdfast.leases.store import Store
 from holdfast.registry import Registry
+
+if TYPE_CHECKING:
+    from holdfast.leases.store import Store
 
 
 def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
@@ -30,6 +32,9 @@ def find_modules_beside(settings: Settings) -> None:
 
 def fleet(settings: Settings) -> str:
     """Return the name under which the store keeps the rows of this fleet's nodes."""
+    # The first line of `run` needs the settings only, and should not wait for the rest.
+    from holdfast.leases.session import nodes_of
+
     return nodes_of(settings.coordination.partition_prefix or "")
 
 

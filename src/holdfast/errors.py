@@ -3,10 +3,13 @@
 HoldfastError
 ├── ConfigError                 the file is wrong; names file, line and column (exit 2)
 ├── UsageError                  a command was given something that cannot be done (exit 2)
+│   └── NotFound                it names something that does not exist
 ├── Refused                     starting would put data at risk (exit 2)
+│   └── SelectionChanged        the number of matching partitions is not what a person has seen
 ├── Unavailable                 a server or a disk does not respond; waiting helps (exit 3)
 │   ├── StoreUnavailable
 │   │   └── AnswerLost          a write was sent and may have been applied
+│   ├── NotAudited              the audit log cannot be written, so that nothing was done
 │   ├── SourceUnavailable
 │   └── SinkUnavailable
 ├── StoreError                  the store responded, and waiting will not help
@@ -23,7 +26,7 @@ HoldfastError
 │   ├── PartitionNotOwned
 │   └── PartitionUpdateFailed
 ├── SupplierFailed              discovery failed; which partitions exist is unknown
-├── BatchError                  this batch cannot be processed; counts an attempt
+├── BatchError                  this batch cannot be processed; that counts as an attempt
 │   └── BeyondRepair            and it never will be: the partition is FAILED at once
 ├── PlanError                   a part of a pipeline does not fit the rows that it gets
 ├── Halt                        evidence disagrees; a person must check, nothing is overwritten
@@ -133,9 +136,25 @@ def _printable(text: str) -> str:
 class UsageError(HoldfastError):
     """A command was given something that cannot be done."""
 
+    part: tuple[str | int, ...] = ()
+    """The part of a pipeline that cannot be built, such as `("processors", 0)`; empty if it is not known."""
+
+
+class NotFound(UsageError):
+    """What a request names does not exist: a pipeline, a run, a page."""
+
 
 class Refused(HoldfastError):
     """Starting would put data at risk; the message says what to do instead."""
+
+
+class SelectionChanged(Refused):
+    """The number of matching partitions or letters is not what the person has seen; nothing was changed."""
+
+    def __init__(self, found: int, expected: int, what: str = "partitions") -> None:
+        super().__init__(f"{found} {what} match now, not {expected}; nothing was changed, look at them and repeat it")
+        self.found = found
+        self.expected = expected
 
 
 class Unavailable(HoldfastError):
@@ -151,6 +170,10 @@ class StoreUnavailable(Unavailable):
 
 class AnswerLost(StoreUnavailable):
     """The request was sent and no response came; it may have been applied, or may still be."""
+
+
+class NotAudited(Unavailable):
+    """The action of a person was not done, because it could not be written to the audit log beforehand."""
 
 
 class SourceUnavailable(Unavailable):
@@ -222,7 +245,7 @@ class SupplierFailed(HoldfastError):
 
 
 class BatchError(HoldfastError):
-    """This batch cannot be processed; counts an attempt on its partition."""
+    """This batch cannot be processed; that counts as an attempt of its partition."""
 
 
 class BeyondRepair(BatchError):

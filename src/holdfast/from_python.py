@@ -1,6 +1,6 @@
 """holdfast from Python: settings from a file, a dictionary or code, and a node that runs in this process.
 
-`holdfast.load`, `holdfast.run` and `holdfast.Pipeline` are these.
+`holdfast.load`, `holdfast.run` and `holdfast.Pipeline` are defined here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from holdfast.configured_store import find_modules_beside, load_settings
 from holdfast.errors import UsageError
 from holdfast.observe.consumers import Consumer
 from holdfast.observe.log import Log
+from holdfast.observe.measurements import Measurements
 from holdfast.observe.progress import Progress, Summary
 from holdfast.registry import Registry
 from holdfast.runs.pickup import RunPickup
@@ -56,8 +57,8 @@ def load(settings: str | Path | Mapping[str, Any]) -> Settings:
     """Return the settings of a file, or of a dictionary like one, in which a pipeline may be a `Pipeline`.
 
     References such as `${env:NAME}` are resolved. Raises `ConfigError` with everything that is wrong; for a dictionary,
-    lines are those of the YAML that is equal to it. A dictionary may have secrets in plain text. From then on this
-    process finds modules beside the file, or in the working directory. Connects to nothing, and starts no Spark.
+    lines are those of the equivalent YAML. A dictionary may have secrets in plain text. From then on this process finds
+    modules beside the file, or in the working directory. Connects to nothing, and starts no Spark.
     """
     if not isinstance(settings, Mapping):
         return load_settings(settings)
@@ -79,9 +80,10 @@ def run(
     """Run pipelines on this node, as `holdfast run` does, and return what the node has done.
 
     Blocks until the pipelines are finished, or SIGINT (Ctrl-C, or the interrupt of a notebook) or SIGTERM stops the
-    node, which hands its leases back within ten seconds. Signals are handled in the main thread only: in another one
+    node, which hands its leases back within ten seconds. Signals are handled in the main thread only: in another thread
     the node runs until it is finished. `emit` gets every event, from several threads; unless given, events are logged
-    to stderr. `pipelines` chooses some of the settings. Metrics are served and alerts are sent if the settings say so.
+    to stderr. `pipelines` chooses some of the pipelines in the settings. Metrics are served and alerts are sent if the
+    settings say so.
 
     May be called repeatedly. Starts a Spark session and stops it: raises `UsageError` if this process has one. Raises
     `ConfigError` before the node joins if settings do not fit, `StoreError`, `Unavailable` and `Refused`.
@@ -90,8 +92,10 @@ def run(
     name = node_name or chosen.node.name
     log = emit or Log(sys.stderr, form=chosen.node.log, node=name)
     counted = Progress(chosen.identifier(pipeline) for pipeline in pipelines or chosen.pipelines)
-    with service.observed(chosen, [log, counted], name) as report:
-        code = service.run(chosen, report, node_name=node_name, pipelines=pipelines, beside=RunPickup)
+    measurements = Measurements()
+    with service.observed(chosen, [log, counted, measurements], name) as report:
+        more: dict[str, Any] = {"beside": RunPickup, "measurements": measurements}
+        code = service.run(chosen, report, node_name=node_name, pipelines=pipelines, **more)
     return replace(counted.summary(), complete=code == 0)
 
 

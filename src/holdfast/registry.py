@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -86,7 +87,8 @@ class Registry:
     @classmethod
     def installed(cls) -> Registry:
         """Return the plugins of all installed packages."""
-        return cls(discover=lambda kind: entry_points(group=f"holdfast.{kind}"))
+        offers = cache(entry_points)  # reads the metadata of every package
+        return cls(discover=lambda kind: offers().select(group=f"holdfast.{kind}"))
 
     def names(self, kind: Kind) -> tuple[str, ...]:
         """Return the names of the plugins of this kind, sorted. Imports nothing."""

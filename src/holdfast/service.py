@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import TypeVar
@@ -18,6 +17,7 @@ from holdfast.assemble import (
     Emit,
     StoredPipeline,
     build_pipeline,
+    build_pipelines,
     coordinator_of,
     followed_generation,
     functions_of,
@@ -34,9 +34,9 @@ from holdfast.engines import engines_of
 from holdfast.errors import NotCreatedYet, Refused, StoreError, Unavailable, UsageError
 from holdfast.events import Notice, SinkOpened
 from holdfast.finalize.finalizer import finalizers
-from holdfast.flow.engine import Engines, ReportsBatches
+from holdfast.flow.engine import Engine, Engines, ReportsBatches
 from holdfast.flow.generations import FollowedGeneration
-from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.tables import LiveTables
@@ -75,31 +75,38 @@ def run(
     pipelines: Sequence[str] = (),
     beside: Beside | None = None,
     watch: Watch | None = None,
+    measurements: Measurements | None = None,
 ) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
-    `beside` makes what a node does beside each pipeline, such as its runs; functions have no runs. `watch` is entered
-    with the store before the node joins, and left when it has ended.
-    Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
-    seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number. They are
-    handled in the main thread only.
+    `beside` makes the work that a node does beside each pipeline, such as its runs; functions have no runs. `watch` is
+    entered with the store before the node joins, and left when it has ended. `measurements` go with the heartbeats; the
+    caller passes the events to them. Returns 0, or 1 if the pipelines are finished and partitions are FAILED. SIGTERM
+    and SIGINT hand all leases back within ten seconds and return 0; while the node is starting they raise `SystemExit`
+    with 128 plus the signal's number. They are handled in the main thread only.
     """
     names = _chosen(settings, pipelines)
     clock = HostClock()
+    if measurements is None:
+        measurements = Measurements()
+        emit = Reporter([emit, measurements])
     world = host_world(emit, clock)
     registry = Registry.installed()
     for warning in warnings_of_plain_text(settings):
         emit(Notice(warning))
     with _on_signal(_exit_as_killed):
+        # First, because it connects to nothing: what cannot be built leaves no store behind.
+        built = build_pipelines(settings, names, registry)
         store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
         _warn_if_not_durable(settings, store, emit)
-        built = {name: build_pipeline(settings.pipelines[name], registry) for name in names}
         _warn_of_expiry(store, built, emit)
         try:
             _warn_of_routes(built, emit)
             open_pipelines(settings, store, built, world)
             with watch(store) if watch else nullcontext():
-                return _run_node(settings, store, built, world=world, clock=clock, name=node_name, beside=beside)
+                session = _session(settings, store, built, world, node_name)
+                session.measured = measurements.sent
+                return _run_node(settings, store, built, session, measurements, world=world, clock=clock, beside=beside)
         finally:
             for pipeline in built.values():
                 pipeline.close()
@@ -110,7 +117,8 @@ def run(
 def observed(settings: Settings, consumers: Sequence[Consumer], node_name: str) -> Iterator[Emit]:
     """Serve metrics and send alerts while the block runs, if the settings say so.
 
-    What is returned passes every event to these consumers, to the metrics and to the alerts; it never raises.
+    The function that is yielded passes every event to these consumers, to the metrics and to the alerts; it never
+    raises.
     """
     from holdfast.observe.alerts import alerting
     from holdfast.observe.metrics import Metrics
@@ -179,14 +187,18 @@ def open_pipelines(settings: Settings, store: Store, pipelines: Mapping[str, Pip
 def try_connections(settings: Settings, emit: Emit) -> None:
     """Open store, sources and sinks once, as a node does, and close them.
 
-    Raises `ConfigError` with what could not be opened, and where it is configured. Of the store nothing is created. A
+    Raises `ConfigError` with what could not be opened, and where it is configured. Creates nothing in the store. A
     sink claims its root and prepares its indexes, as it would when the pipeline runs.
     """
     registry, problems = Registry.installed(), list[SettingProblem]()
     of_store = ("source_coordination", "store", settings.coordination.store.name)
     durable = _tried(problems, of_store, partial(_durable, settings, emit))
     for name, chosen in settings.pipelines.items():
-        built = build_pipeline(chosen, registry)
+        try:
+            built = build_pipeline(chosen, registry)
+        except UsageError as error:
+            problems.append(SettingProblem(settings.path_of(name, error.part), str(error)))
+            continue
         _tried(problems, settings.path_of(name, ("source",)), built.source.open)
         for number, (sink_name, sink) in enumerate(built.sinks.items()):
             opened = partial(sink.open, settings.identifier(name), durable=durable is not False)
@@ -220,31 +232,38 @@ def _tried(problems: list[SettingProblem], path: tuple[str | int, ...], opened: 
         return None
 
 
-def _run_node(
+def _session(
+    settings: Settings, store: Store, built: Mapping[str, Pipeline], world: World, name: str | None
+) -> Session:
+    functions = functions_of(built.values())
+    return new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
+
+
+def _run_node(  # noqa: PLR0913 - what a node is made of
     settings: Settings,
     store: Store,
     built: Mapping[str, Pipeline],
+    session: Session,
+    measurements: Measurements,
     *,
     world: World,
     clock: HostClock,
-    name: str | None,
     beside: Beside | None,
 ) -> int:
-    session, world = _measuring_session(settings, store, built, world, name)
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
+    with_functions = [name for name in built if functions_of([built[name]])]
+    measurements.workers = {stored[name].identifier: engines[name].workers for name in with_functions}
     # Only now: the nodes of the former generation hand over as soon as this one is current.
     generations = _followed(stored, world, engine)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
-        PipelineLoop(
+        _loop(
             coordinators[name],
             pipeline,
-            engines[name],
+            engine=engines[name],
             settings=loop_settings_of(settings, name),
-            may_claim=permission_of(coordinators[name]),
             generation=generations[name],
-            duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
         for name, pipeline in _live(built).items()
     ]
@@ -262,16 +281,23 @@ def _run_node(
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
 
 
-def _measuring_session(
-    settings: Settings, store: Store, built: Mapping[str, Pipeline], world: World, name: str | None
-) -> tuple[Session, World]:
-    """Return the session of this node, which sends what is measured from the events of the world that is returned."""
-    measurements = Measurements()
-    world = replace(world, emit=Reporter([world.emit, measurements]))
-    functions = functions_of(built.values())
-    session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
-    session.measured = measurements.by_pipeline
-    return session, world
+def _loop(
+    coordinator: Coordinator,
+    pipeline: Pipeline,
+    *,
+    engine: Engine,
+    settings: LoopSettings,
+    generation: FollowedGeneration,
+) -> PipelineLoop:
+    return PipelineLoop(
+        coordinator,
+        pipeline,
+        engine,
+        settings=settings,
+        may_claim=permission_of(coordinator),
+        generation=generation,
+        duties=finalizers(coordinator, pipeline.source, pipeline.sinks),
+    )
 
 
 def _followed(
@@ -286,7 +312,7 @@ def _followed(
 
 
 def permission_of(coordinator: Coordinator) -> Callable[[], bool]:
-    """What says on each pass whether this node may work on the pipeline: people may pause it, or drain the node."""
+    """Return a function that says whether this node may work on the pipeline: it may be paused, or the node drained."""
     controls = Controls(coordinator.store, coordinator.world.new_id, coordinator.session.fleet)
     return lambda: controls.permit(coordinator.pipeline, coordinator.session.name)
 

@@ -95,7 +95,7 @@ class Table:
 
 
 class Feeder:
-    """Adds files in a thread of its own, so that there is work until it is told that it is enough."""
+    """Adds files in a thread of its own, so that there is work until the test stops it."""
 
     def __init__(self, root: Path, table: Table) -> None:
         self._root = root

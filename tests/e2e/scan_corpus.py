@@ -63,7 +63,7 @@ def small(number: int, *, refused: int = 0) -> Given:
 
 
 def damaged(number: int) -> Given:
-    """One of four kinds of damage; of two of them the good lines can be told from the rest."""
+    """One of four kinds of damage; in two of them the good lines can be recognised."""
     kind = number % 4
     name = f"bad/{number:02}.jsonl"
     if kind == 0:

@@ -159,7 +159,7 @@ class Scan:
         eventually(true, WITHIN, "every node says that the index is away")
 
     def committed(self) -> dict[str, Counter[str]]:
-        """Records and dead letters of each partition in commits that the nodes have told of."""
+        """Records and dead letters of each partition in commits that the nodes have reported."""
         sums: dict[str, Counter[str]] = {}
         for node in self.nodes.values():
             for event in self.said(node, "BatchCommitted"):

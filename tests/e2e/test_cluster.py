@@ -74,7 +74,7 @@ pipelines:
             secret_access_key: ${{env:LAKE_SECRET}}
           format:
             text: {{compression: gzip}}
-    # An executor that dies is no fault of a batch: one attempt that is counted fails the partition, and the test.
+    # An executor that dies is not a fault of a batch: one attempt that is counted fails the partition, and the test.
     retries: {{max_retries: 0}}
 """
 

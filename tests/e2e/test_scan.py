@@ -152,7 +152,7 @@ def letters_tell_what_was_left_out(run: Scan, given: Sequence[Given]) -> None:
 
 
 def metrics_match(run: Scan, victim: Node, given: Sequence[Given]) -> None:
-    """What the living count, the dead one had told, and what it could not tell any more, is what was given."""
+    """Counts of living nodes, of the dead one, and what it could not report any more add up to the input."""
     living = run.running()
 
     def counted(metric: str, **labels: str) -> int:

@@ -107,7 +107,7 @@ class Fleet:
         self.megabytes = max(self.megabytes, *(node.megabytes for node in self.nodes))
 
     def stop(self, within: float) -> None:
-        """All leave in order; who does not is killed and told of."""
+        """Let all nodes leave; one that does not is killed and reported."""
         for node in self.nodes:
             node.leaving = True
             node.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""How long partitions had nobody who worked on them, told from the history."""
+"""How long partitions were without a node that worked on them, from the history."""
 
 from __future__ import annotations
 

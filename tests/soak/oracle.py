@@ -1,4 +1,4 @@
-"""What must be true of every history, told from rows alone. Shares no code with the product."""
+"""What must be true of every history, judged by rows alone. Shares no code with the product."""
 
 from __future__ import annotations
 

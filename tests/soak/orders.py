@@ -1,4 +1,4 @@
-"""What a light node is told: which store, which load, how risky. The same for all nodes of one soak."""
+"""The orders of a light node: which store, which load, which faults. The same for all nodes of one soak."""
 
 from __future__ import annotations
 

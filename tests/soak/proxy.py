@@ -33,7 +33,7 @@ class _Line:
 
 
 class BadNetwork:
-    """Passes everything on to one port of this host, until it is told otherwise. Runs on a thread of its own."""
+    """Passes everything on to one port of this host, until a test says otherwise. Runs on a thread of its own."""
 
     def __init__(self, target: int, seed: int) -> None:
         self._target = target
@@ -72,7 +72,7 @@ class BadNetwork:
         self._gate_for([self._requests_pass], seconds)
 
     def hold_answers(self, seconds: float) -> None:
-        """The server does what it is told, and its answers come late or to nobody."""
+        """Requests arrive, and responses come late or not at all."""
         self._gate_for([self._answers_pass], seconds)
 
     def drop(self) -> None:

@@ -114,7 +114,7 @@ class Cluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a session needs to be told to use this cluster, beside its master and the secret."""
+        """The settings of a session that uses this cluster, beside its master and the secret."""
         return {
             **PROTECTED,
             "spark.driver.host": _LOOPBACK,

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.spark.connector import connector_jars
 from holdfast.spark.session import start_session, stop_session
+from tests.spark.function_setting import Setting
 from tests.spark.rig import Site
 
 if TYPE_CHECKING:
@@ -30,3 +31,11 @@ def site(spark: SparkSession, tmp_path: Path) -> Iterator[Site]:
     made = Site(spark, tmp_path)
     yield made
     made.engine.close()
+
+
+@pytest.fixture
+def setting(spark: SparkSession, tmp_path: Path) -> Iterator[Setting]:
+    made = Setting(spark, tmp_path)
+    yield made
+    for engine in made.engines:
+        engine.close()

@@ -1,4 +1,4 @@
-"""The connector's jars fit this Spark: a session that got them reads just the offsets it is told to."""
+"""The connector's jars fit this Spark: a session that got them reads exactly the given offsets."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Counts
 from holdfast.processors.grok import SEPARATOR
-from holdfast.processors.key_value import FEW_KEYS
+from holdfast.processors.key_value import MAX_LOOKED_UP
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
 from holdfast.spark.job import by_number_and_name, processed
@@ -307,7 +307,7 @@ def test_pairs_become_a_map_of_which_the_first_value_counts(bench: Bench) -> Non
     assert [row["map"] for row in rows] == [{"a": "1", "b": "x=y", "c": "", "flag": None}, {}, None, None]
 
 
-@pytest.mark.parametrize("keys", [1, FEW_KEYS, FEW_KEYS + 1])
+@pytest.mark.parametrize("keys", [1, MAX_LOOKED_UP, MAX_LOOKED_UP + 1])
 def test_of_keys_that_come_twice_the_first_value_counts(bench: Bench, keys: int) -> None:
     text = "&".join(f"k{number % keys}={number}" for number in range(2 * keys))
     (row,) = bench.data(processor("key_value", destination="map"), given=[text])

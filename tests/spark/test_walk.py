@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark import RDD
 
 from holdfast import assemble
 from holdfast.config import load_text
@@ -86,17 +87,22 @@ class Node:
 @pytest.fixture
 def walk(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
     made = Walk(tmp_path / "walk")
-    frames: Any = type(spark.range(1))
-    original = frames.mapInArrow
-
-    def map_in_arrow(frame: Any, work: Any, *arguments: Any, **options: Any) -> Any:
-        return original(frame, made.in_the_task(work) if made.recording else work, *arguments, **options)
-
-    monkeypatch.setattr(frames, "mapInArrow", map_in_arrow)
+    # How tasks are begun: those that get rows of a frame, and those that read for themselves.
+    _trace(made, monkeypatch, type(spark.range(1)), "mapInArrow")
+    _trace(made, monkeypatch, RDD, "flatMap")
     # A walk begins when a partition is acquired; who finds partitions does so beside it.
     monkeypatch.setattr(acquire, "_discovery", lambda *_arguments: None)
     with made.on_the_node():
         yield made
+
+
+def _trace(walk: Walk, monkeypatch: pytest.MonkeyPatch, kind: Any, method: str) -> None:
+    original = getattr(kind, method)
+
+    def begun(rows: Any, work: Any, *arguments: Any, **options: Any) -> Any:
+        return original(rows, walk.in_the_task(work) if walk.recording else work, *arguments, **options)
+
+    monkeypatch.setattr(kind, method, begun)
 
 
 def check(walk: Walk, title: str) -> None:

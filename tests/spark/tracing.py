@@ -68,11 +68,11 @@ class Walk:
             sys.setprofile(None)
             threading.setprofile(None)
 
-    def in_the_task(self, work: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def in_the_task(self, work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         """The function that a task runs, which then leaves the modules that it has visited in the folder."""
         folder = str(self.folder)
 
-        def traced(portions: Iterator[Any]) -> Iterator[Any]:
+        def traced(*given: Any) -> Iterator[Any]:
             # By value, with nothing but the standard library: the worker need not find this module.
             import json
             import sys
@@ -98,7 +98,7 @@ class Walk:
             threading.setprofile(profile)
             sys.setprofile(profile)
             try:
-                yield from work(portions)
+                yield from work(*given)
             finally:
                 sys.setprofile(None)
                 threading.setprofile(None)

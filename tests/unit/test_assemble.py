@@ -99,7 +99,7 @@ pipelines:
         ("template: y=%Y/m=%m", "lateness: 1h", "cannot read times of the form y=%Y/m=%m"),
     ],
 )
-def test_final_places_are_understood_as_they_were_named(
+def test_final_folders_are_understood_as_they_were_named(
     tmp_path: Path, parse: str, finalize: str, wrong: str | None
 ) -> None:
     file = tmp_path / "pipeline.yaml"

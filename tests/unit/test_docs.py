@@ -71,8 +71,10 @@ def _links(page: Path) -> Iterator[str]:
 
 def _commands(page: Path) -> Iterator[tuple[str, ...]]:
     """What follows `holdfast` in blocks for the shell."""
-    for _, language, block in _FENCED.findall(page.read_text()):
-        for line in block.replace("\\\n", " ").splitlines() if language in {"", "sh", "bash"} else ():
+    # Also those of the README, which are written with a prompt and a path.
+    plain = re.sub(r"^\$ ", "", page.read_text().replace("\\\n", " ").replace(".venv/bin/", ""), flags=re.MULTILINE)
+    for _, language, block in _FENCED.findall(plain):
+        for line in block.splitlines() if language in {"", "sh", "bash"} else ():
             if re.search(r"(^|\| *|xargs .*)holdfast [a-z-]", line):
                 yield from _calls(line)
 
@@ -123,8 +125,9 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 def test_commands_that_are_shown_exist_with_their_options(call: tuple[str, ...]) -> None:
     words = list(call)
     command: Any = get_command(app)
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
+    while words and hasattr(command, "get_command") and (below := command.get_command(None, words[0])):
+        words.pop(0)
+        command = below
     if words != ["--help"]:
         # Raises for an unknown command or option, and for a missing argument.
         command.make_context("holdfast", words)

@@ -6,8 +6,11 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+from email import message_from_bytes
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -100,3 +103,41 @@ def test_the_readme_and_the_docs_name_only_extras_that_exist() -> None:
             for extra in brackets.split(",")
         }
         assert named <= set(EXTRAS), page
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with wheel and sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True, capture_output=True
+    )
+    return folder
+
+
+def test_the_wheel_has_readme_licence_commands_and_every_file_of_the_package(built: Path) -> None:
+    with ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+        (info,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+        metadata = message_from_bytes(wheel.read(f"{info}/METADATA"))
+        commands = wheel.read(f"{info}/entry_points.txt").decode()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = metadata.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    assert text.decode().strip() == (ROOT / "README.md").read_text().strip()
+    assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
+    assert f"{info}/licenses/LICENSE" in names
+    assert "holdfast = holdfast.cli:main" in commands
+    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert {name.removeprefix("src/") for name in listed.splitlines()} <= names
+
+
+def test_the_sdist_has_what_the_readme_needs(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    page = (ROOT / "README.md").read_text()
+    assert {"Makefile", "requirements.lock", "pyproject.toml", "scripts/fetch_jars.sh"} <= names
+    linked = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page) + re.findall(r'srcset="([^"]+)"|src="([^"]+)"', page)
+    paths = {path for found in linked for path in ([found] if isinstance(found, str) else found) if path}
+    assert len(paths) > 20
+    assert paths <= names

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,3 +145,9 @@ def test_in_another_thread_signals_stay_as_they_are() -> None:
 
 def _committed(records: int, dead: int = 0) -> BatchCommitted:
     return BatchCommitted("orders", "in|a", 1, records, dead)
+
+
+def test_a_fault_outside_of_a_processor_says_that_there_is_no_spark_session() -> None:
+    code = "import holdfast\nholdfast.fault('amount is missing')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UsageError: holdfast.fault needs a Spark session" in done.stderr

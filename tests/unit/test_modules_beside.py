@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast import engines
 from holdfast.assemble import build_pipeline, load_settings
+from holdfast.events import Event, SparkStarted
 from holdfast.registry import Registry
 
 TEXT = """\
@@ -27,13 +29,20 @@ def test_a_function_beside_the_file_is_found_here_and_by_workers(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     started = dict[str, str]()
-    monkeypatch.setattr("holdfast.spark.session.start_session", lambda _name, conf, *_: started.update(conf))
+
+    def start_session(_name: str, conf: dict[str, str], *_: object) -> SimpleNamespace:
+        started.update(conf)
+        return SimpleNamespace(version="4.2")
+
+    monkeypatch.setattr("holdfast.spark.session.start_session", start_session)
     monkeypatch.setattr("holdfast.spark.session.is_unprotected", lambda _spark: False)
     (tmp_path / "beside_the_file.py").write_text("def clean(frame):\n    return frame\n")
     (tmp_path / "shop.yaml").write_text(TEXT)
     settings = load_settings(tmp_path / "shop.yaml")
     assert build_pipeline(settings.pipelines["orders"], Registry.installed()).processors
-    engines._start_spark(settings, {}, lambda _event: None, "local[1]")
+    events = list[Event]()
+    engines._start_spark(settings, {}, events.append, "local[1]", engines._conf(settings, {}))
+    assert [event for event in events if isinstance(event, SparkStarted)] == [SparkStarted("4.2", "local[1]", 0.0)]
     assert started["spark.executorEnv.HOLDFAST_WORKER_MODULES"] == str(tmp_path)
     assert os.environ["PYTHONPATH"] == "elsewhere", "modules there would hide those of the standard library"
     assert sys.path[-1] == str(tmp_path), "installed modules come first"

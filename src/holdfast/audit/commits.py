@@ -31,7 +31,10 @@ class CommitAudit:
         *,
         deep: bool,
     ) -> None:
-        """`deep`: all files are read; otherwise those of dead letters are, and of the others sizes are compared."""
+        """`deep`: read all files.
+
+        Otherwise only those of dead letters are read, and only the sizes of the others are compared.
+        """
         self._audited = audited
         self._inventory = inventory
         self._proof = proof
@@ -127,7 +130,7 @@ class CommitAudit:
         return at
 
     def _left_behind(self, manifest: Manifest, file: ManifestFile) -> None:
-        """Check that redriven records of a range that was written again later were moved: else they exist twice."""
+        """Check that redriven records were moved if their range was written again later; otherwise they exist twice."""
         for plan in self._plans:
             within = file.first < plan.end and file.last >= plan.start
             if plan.done and within and manifest.generation < plan.generation:

@@ -39,7 +39,7 @@ class Contents:
 def read_contents(
     root: Root, file: ManifestFile, at: str, chosen: Format, others: Sequence[Format] = ()
 ) -> Contents | None:
-    """Read the file at the key `at`; None if it does not exist. It is decoded if it has the bytes of the manifest.
+    """Read the file at the key `at`; None if it does not exist. It is decoded if its bytes match the manifest.
 
     `others` are tried if the file does not have the rows of its manifest in the chosen format.
     """

@@ -65,7 +65,7 @@ class Inventory:
         self._folder.cleanup()
 
     def size(self, key: str) -> int | None:
-        """Return the size of a listed object, without counting it as named."""
+        """Return the size of a listed object, without noting that a manifest names it."""
         found = self._db.execute("SELECT size FROM listed WHERE key = ?", (_stored(key),)).fetchone()
         return None if found is None else found[0]
 

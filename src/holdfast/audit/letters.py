@@ -1,8 +1,8 @@
 """Verifies the dead letters of a sink that keeps no manifests, such as those in a search index: they can be read back.
 
 The store counts letters as they are staged. Every letter is read, and each partition must have at least as many as were
-counted. More are no doubt: a batch that was not committed may have left its letters in an index, and a record that was
-sent again may have failed again.
+counted. More letters than that are not a doubt: a batch that was not committed may have left its letters in an index,
+and a record that was sent again may have failed again.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _holds(audited: AuditedSink, manifest: Manifest, file: ManifestFile, at: str
 def locate_files(
     audited_sinks: Sequence[AuditedSink], backup: AuditedSink, store: Store, files: Sequence[str]
 ) -> list[Found]:
-    """Return the backup's files for each file, by the offsets in both if they are kept, else by ranges.
+    """Return the backup files with the records of each file: by offsets if both formats keep them, otherwise by ranges.
 
     Raises `UsageError` for a file that no manifest of the pipeline names.
     """

@@ -107,7 +107,7 @@ def manifest_in(root: Root, key: str) -> Manifest | None:
 
 
 def folder_of(root: Root, stream: str, label: str) -> str | None:
-    """Return the folder of a partition's manifests. If its name was escaped, manifests are searched."""
+    """Return the folder of a partition's manifests. If its name was escaped, it is found by searching manifests."""
     plain = f"{COMMITS}{stream}/{label}"
     if "/" not in stream + label and _first_is(root, plain, stream, label):
         return plain

@@ -57,7 +57,7 @@ class PartitionAudit:
         return proof
 
     def _forgotten(self, folder: str | None, sequences: range, proof: PartitionProof, commits: CommitAudit) -> None:
-        """Check commits that the store has lost: their files count as named, but not for the proof."""
+        """Check commits that the store has lost: their files count as named by a manifest, but not in the proof."""
         last = sequences.start - 1
         for sequence, manifest in self._manifests(folder, sequences, proof):
             if manifest is not None:
@@ -67,7 +67,7 @@ class PartitionAudit:
     def _manifests(
         self, folder: str | None, sequences: range, proof: PartitionProof
     ) -> Iterator[tuple[int, Manifest | None]]:
-        """Yield each manifest with its number; None for one that does not exist, or without a folder."""
+        """Yield each number with its manifest; None if the manifest or the folder does not exist."""
         if folder is None:
             yield from ((sequence, None) for sequence in sequences)
             return
@@ -166,7 +166,7 @@ class PartitionAudit:
             proof.doubts.add(f"manifest {last.sequence} belongs to another commit than the store's: {last.commit_id}")
 
     def _counts(self, proof: PartitionProof, chain: Chain, row: Lease, waiting: int = 0) -> None:
-        """Compare with the rows that the store counted independently as they were staged, for all sinks."""
+        """Compare the chain with the store's own counts of the rows that were staged for all sinks."""
         counted = row.progress.counts.processed - waiting
         has_counts = row.history.created_at is not None and self._audited.counts_rows
         if has_counts and not proof.doubts.number and counted != chain.records:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from holdfast.config.aws import AwsIdentity
+from holdfast.config.aws import AwsIdentity, aws_client
 from holdfast.errors import Unavailable
 from holdfast.registry import needing
 
@@ -70,7 +70,7 @@ class Root(ABC):
             return file.read()
 
     def key_of(self, name: str) -> str:
-        """Return the key of a file that is given as a key or as root and key."""
+        """Return the key of a file whose name is given with or without the root."""
         return name.removeprefix(self.location.rstrip("/") + "/")
 
 
@@ -229,31 +229,29 @@ class S3Root(Root):
 
 
 def _connect(options: Any) -> Any:
-    with needing("a root on S3", "boto3", "s3"):
-        from botocore.config import Config
-
     def given(name: str) -> Any:
         value = getattr(options, name, None)
         return value.reveal() if value is not None and hasattr(value, "reveal") else value
 
-    config = Config(
+    with needing("a root on S3", "boto3", "s3"):
+        session = AwsIdentity.of(options).session(given("region"))
+    return aws_client(
+        session,
+        "s3",
+        endpoint_url=given("endpoint_url"),
         connect_timeout=CONNECT_TIMEOUT,
         read_timeout=READ_TIMEOUT,
-        max_pool_connections=CONNECTIONS,
-        retries={"total_max_attempts": TRIES, "mode": "standard"},
+        connections=CONNECTIONS,
+        tries=TRIES,
         response_checksum_validation="when_required",
         s3={"addressing_style": "path" if given("path_style") else "auto"},
-    )
-    session = AwsIdentity.of(options).session(given("region"))
-    return session.client(
-        "s3", region_name=session.region_name or "us-east-1", endpoint_url=given("endpoint_url"), config=config
     )
 
 
 def read_ahead(
     pool: Executor, do: Callable[[Given], Made], inputs: Iterable[Given], window: int = WINDOW
 ) -> Iterator[Made]:
-    """Yield `do` of each input in order, with up to `window` calls in flight; errors are raised in order too."""
+    """Yield `do(input)` for each input in order, with up to `window` calls in flight; errors come in order, too."""
     waiting: deque[Future[Made]] = deque()
     rest = iter(inputs)
     try:

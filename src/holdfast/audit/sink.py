@@ -59,7 +59,7 @@ class AuditedSink:
     runs: tuple[str, ...] = ("",)
     """Runs whose rows describe this root; the empty string stands for the live pipeline."""
     redrives: tuple[str, ...] = ()
-    """Runs that redrove dead letters of this sink; the labels of their files end with the run's id."""
+    """Runs that redrove dead letters into this sink; the labels of their files end with the run's id."""
 
 
 def audited_sinks(pipeline: PipelineSettings, identifier: str, registry: Registry) -> Iterator[AuditedSink]:

@@ -78,7 +78,7 @@ class Bucket(ABC):
     """How many files a caller passes to one call, so that it can report progress between calls."""
 
     def portions(self, files: Sequence[_Item], times: int = 1) -> Iterator[Sequence[_Item]]:
-        """The files or handles in order, in lists of the size that one call should get."""
+        """The files or handles in order, as lists that are each small enough for one call."""
         size = self.portion * times
         return (files[at : at + size] for at in range(0, len(files), size))
 
@@ -235,7 +235,10 @@ class OpenFile:
         self.write(line)
 
     def end(self) -> StagedWriter:
-        """Write the end of the file. Returns the writer for the caller to close; `entry` takes the result of that."""
+        """Write the end of the file.
+
+        Returns the writer, which the caller closes; `entry` takes the result of closing it.
+        """
         if self.writer is not None:
             self.writer.close()
         return self._raw

@@ -18,7 +18,7 @@ class Folders:
         self._changed: set[Path] = set()
 
     def make(self, folder: Path) -> None:
-        """Create the folder and its parents if they are missing. An entry of it is about to change."""
+        """Create the folder and its parents if they are missing, and note that an entry in it will change."""
         self._changed.add(folder)
         missing = folder
         while not missing.is_dir():
@@ -52,10 +52,7 @@ class Folders:
 
 
 def walk(folder: Path, at: str, prefix: str) -> Iterator[str]:
-    """Keys of the regular files below the folder, whose key is `at`, if they begin with the prefix.
-
-    Sorted as text. Lazy; follows no links. A missing folder counts as empty.
-    """
+    """Keys that begin with the prefix, of the regular files below the folder; `at` is the folder's own key."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(_name(entry) for entry in entries if not entry.is_symlink())

@@ -2,7 +2,7 @@
 
 A link fails when the name exists, so nothing is overwritten, and the file appears with all of its bytes at once. What a
 call has written survives a power cut: files are fsynced before they get their final name, and their folders before the
-call returns. Several processes may use one root; on a network mount it needs atomic links.
+call returns. Several processes may use one root; on a network mount, links must be atomic.
 """
 
 from __future__ import annotations

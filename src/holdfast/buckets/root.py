@@ -59,7 +59,10 @@ Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
 
 
 class S3Reach(AwsRoleOptions):
-    """How to reach S3 or a compatible server. Without keys: environment, profile, role of the machine."""
+    """How to reach S3 or a compatible server.
+
+    Without keys, those of the environment, a profile or the machine's role are used.
+    """
 
     endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
         None, description="Address of a server other than Amazon's, for example `http://minio:9000`."
@@ -69,10 +72,11 @@ class S3Reach(AwsRoleOptions):
     secret_access_key: Secret | None = Field(None, description="Secret of the access key.")
     session_token: Secret | None = Field(None, description="Token of temporary keys.")
     path_style: bool = Field(
-        False, description="Put the bucket into the path, not into the host name; most other servers need it."
+        False,
+        description="Put the bucket into the path, not into the host name; most servers other than Amazon's need it.",
     )
     expected_bucket_owner: Annotated[str | None, Field(pattern=r"^\d{12}$"), AddedLater] = Field(
-        None, description="Account that owns the bucket; requests to a bucket of another one are refused by S3."
+        None, description="Account that owns the bucket; S3 refuses requests to a bucket of another account."
     )
 
     @model_validator(mode="after")
@@ -101,10 +105,10 @@ class S3Options(S3Reach):
         "and always for objects below `_holdfast/`.",
     )
     server_side_encryption: Annotated[Literal["AES256", "aws:kms", "aws:kms:dsse"] | None, AddedLater] = Field(
-        None, description="How S3 encrypts written objects; as the bucket is set up unless given."
+        None, description="How S3 encrypts written objects; as configured for the bucket unless given."
     )
     kms_key_id: Annotated[str | None, Field(min_length=1), AddedLater] = Field(
-        None, description="Key for `aws:kms`; that of the account for S3 unless given."
+        None, description="Key for `aws:kms`; the account's default key for S3 unless given."
     )
     tags: Annotated[dict[str, str], Field(max_length=10), AddedLater] = Field(
         {}, description="Tags of written objects, at most 10."

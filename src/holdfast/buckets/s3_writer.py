@@ -22,7 +22,7 @@ LARGEST_COPY = 5 << 30
 
 
 class S3Writer:
-    """Buffers less than one part until it is closed. Never aborts an upload: the owner with a higher token sweeps."""
+    """Buffers less than one part until it is closed. Never aborts an upload: an owner with a higher token sweeps it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class S3Writer:
     def _check_limits(self) -> None:
         advice = "set max_file_bytes of the sink lower"
         if self._parts >= MOST_PARTS:
-            raise BatchError(f"a file would have more than {MOST_PARTS} parts, which S3 does not take; {advice}")
+            raise BatchError(f"a file would have more than {MOST_PARTS} parts, which S3 does not accept; {advice}")
         if self._staging == "copy" and self._size > LARGEST_COPY:
             raise BatchError(f"a file would have more than {LARGEST_COPY >> 30} GiB, which S3 does not copy; {advice}")
 
@@ -142,5 +142,5 @@ class S3Writer:
 
     def _swept(self) -> Unavailable:
         return Unavailable(
-            f"cannot write {self._staged_key}: its upload was aborted, as a later owner of the lease does"
+            f"cannot write {self._staged_key}: its upload was aborted, probably by a later owner of the lease"
         )

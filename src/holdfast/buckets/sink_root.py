@@ -1,7 +1,7 @@
 """The root of one sink: its owner, and publishing and deleting of the files that tasks have staged below it.
 
 A root belongs to one sink of one pipeline, which `_holdfast/owner.json` names. A sink decides by its own receipts what
-it may delete below its root, so that two sinks with the same root would delete each other's committed files.
+it may delete below its root; two sinks with the same root would delete each other's committed files.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def _check_web_address(url: Secret) -> Secret:
         raise PydanticCustomError(SECRET_ERROR, message)
     if "@" in parts.netloc:
         raise PydanticCustomError(
-            SECRET_ERROR, "a user name or password before the host is not sent; put it into the path"
+            SECRET_ERROR,
+            "a user name or password before the host would not be sent; use an address with a token in its path",
         )
     return url
 
@@ -67,5 +68,5 @@ class AlertSettings(Options):
     repeat_after: Annotated[Duration, Field(gt=0)] = Field(
         "1h",
         validate_default=True,
-        description="An alert whose cause persists is raised again after this time; otherwise it is cleared.",
+        description="After this time an alert is raised again if its cause persists; otherwise it is cleared.",
     )

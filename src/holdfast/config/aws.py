@@ -1,4 +1,4 @@
-"""Who a client of Amazon's services is: keys, a profile, a role to assume. Written once for every client."""
+"""Clients of Amazon's services: who they are (keys, a profile, a role to assume), and how they are made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from holdfast.config.secrets import Secret
 
 SESSION_NAME = "holdfast"
 """The name of sessions of assumed roles, as CloudTrail shows it."""
+S3_REGION = "us-east-1"
+"""The region of S3 if none is given."""
 
 
 class AwsRoleOptions(Options):
-    """Settings that choose a profile and a role. Without them: environment, shared profile, role of the machine."""
+    """Settings that choose a profile and a role.
+
+    Without them, the environment, the shared profile and the machine's role are tried.
+    """
 
     profile: Annotated[str | None, Field(min_length=1), AddedLater] = Field(
         None, description="Profile of the shared configuration files; it must exist on every executor, too."
@@ -38,7 +43,7 @@ class AwsRoleOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """Who a client is. Picklable; hides secrets. Without anything, the usual chain is used."""
+    """Who a client is. Picklable; hides secrets. If all fields are None, boto3's usual chain of credentials is used."""
 
     access_key_id: Secret | None = None
     secret_access_key: Secret | None = None
@@ -49,7 +54,7 @@ class AwsIdentity:
 
     @classmethod
     def of(cls, options: Any) -> AwsIdentity:
-        """Return the identity that settings describe; those that they do not have are left out."""
+        """Return the identity that settings describe; fields that the settings do not have are left out."""
         names = ("access_key_id", "secret_access_key", "session_token", "profile", "sts_role_arn", "sts_external_id")
         return cls(*(getattr(options, name, None) for name in names))
 
@@ -57,7 +62,7 @@ class AwsIdentity:
         """Return a boto3 session. Sends nothing; a role is assumed with the first request that needs credentials.
 
         Raises what botocore raises for an unknown profile. A request raises `NoCredentialsError` if there are no
-        credentials, also if there are none to assume a role with; a later one looks for them anew.
+        credentials, also if there are none to assume a role with; a later request looks for them again.
         """
         import boto3
         from botocore.session import Session
@@ -95,3 +100,32 @@ class AwsIdentity:
         # botocore has no other way to hand in credentials that renew themselves.
         vars(assumed)["_credentials"] = credentials
         return assumed
+
+
+def aws_client(
+    session: Any,
+    service: str,
+    *,
+    endpoint_url: str | None,
+    connect_timeout: float,
+    read_timeout: float,
+    connections: int,
+    tries: int = 1,
+    **config: Any,
+) -> Any:
+    """Return a client of a service, from a session of `AwsIdentity`. Sends nothing; raises what botocore raises.
+
+    botocore sends a request up to `tries` times; with 1, only the caller repeats requests. `config` holds additional
+    settings of botocore's `Config`. S3 needs no region on servers other than Amazon's, so S3 gets a default region.
+    """
+    from botocore.config import Config
+
+    given = Config(
+        connect_timeout=connect_timeout,
+        read_timeout=read_timeout,
+        max_pool_connections=connections,
+        retries={"total_max_attempts": tries, "mode": "standard"},
+        **config,
+    )
+    region = session.region_name or (S3_REGION if service == "s3" else None)
+    return session.client(service, region_name=region, endpoint_url=endpoint_url, config=given)

@@ -26,7 +26,7 @@ _MODULE_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def parsing_of(pipeline: PipelineSettings) -> dict[str, Any]:
-    """Return these settings as JSON, for people to compare."""
+    """Return the settings that decide what the files contain, as JSON, for people to compare."""
     sinks = {named.name: {named.use.name: _chosen(named.use.config)} | _routed(named) for named in pipeline.sinks}
     parsing: dict[str, Any] = {
         "processors": [{use.name: _plain(use.config)} for use in pipeline.processors],
@@ -40,7 +40,7 @@ def parsing_of(pipeline: PipelineSettings) -> dict[str, Any]:
 
 
 def digest_of(pipeline: PipelineSettings) -> str:
-    """Return the digest of these settings and of every user module that they name."""
+    """Return the digest of the settings that decide what the files contain, and of every user module that they name."""
     parsing = parsing_of(pipeline)
     digest = hashlib.sha256(json.dumps(parsing, sort_keys=True).encode())
     for module in sorted(set(_modules(parsing))):

@@ -1,4 +1,4 @@
-"""Which hosts are this one: what is sent to another one must be encrypted unless the settings say otherwise."""
+"""Whether a host is this one: what is sent to another host must be encrypted unless the settings say otherwise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from ipaddress import IPv6Address, ip_address
 
 
 def is_local(host: str) -> bool:
-    """Return whether it is localhost, a loopback address or a Unix socket (also no host at all). Resolves no names."""
+    """Return whether the host is localhost, a loopback address or a Unix socket (also no host at all).
+
+    Resolves no names.
+    """
     if not host or host.startswith(("/", "@")) or host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -1,18 +1,35 @@
-"""Settings of Kafka clients, whoever uses them, and the properties of librdkafka that follow from them."""
+"""Settings that all Kafka clients have, and the properties of librdkafka that follow from them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from holdfast.config.options import Options
 from holdfast.config.secrets import Secret
-from holdfast.config.units import ByteSize
+from holdfast.config.units import VALUE_ERROR, ByteSize
 
 SMALLEST_LETTER = 256 << 10
 """Bytes into which a letter fits without the rest of a large record: 64 KiB of it, and 64 KiB of key and headers."""
+
+_BROKER = re.compile(
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:[^\s:/,\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.IGNORECASE
+)
+
+
+def _checked_brokers(text: str) -> str:
+    for broker in text.split(","):
+        if not _BROKER.fullmatch(broker.strip()):
+            # Spark's connector needs the port, and says so only when it reads.
+            raise PydanticCustomError(VALUE_ERROR, "must be host:port, as in broker1:9092,broker2:9092")
+    return text
+
+
+Brokers = Annotated[str, AfterValidator(_checked_brokers)]
 
 
 class Security(Options):
@@ -47,7 +64,9 @@ class ClientSettings(Protocol):
 class LetterTopicOptions(Options):
     """A Kafka topic that gets a copy of each dead letter, with its reason in headers."""
 
-    bootstrap_servers: str = Field(description="Brokers to connect to first: `host:port`, several separated by commas.")
+    bootstrap_servers: Brokers = Field(
+        description="Brokers to connect to first: `host:port`, several separated by commas."
+    )
     topic: str = Field(
         min_length=1,
         pattern=r"^[A-Za-z0-9._-]+$",
@@ -61,12 +80,12 @@ class LetterTopicOptions(Options):
     )
     security: Security = Field(default_factory=Security, description="TLS and SASL.")
     client_properties: dict[str, str | Secret] = Field(
-        default_factory=dict, description="Further properties of librdkafka."
+        default_factory=dict, description="Additional properties of librdkafka."
     )
 
 
 def share_brokers(bootstrap_servers: str, others: str) -> bool:
-    """Return whether both name the same broker."""
+    """Return whether both lists name the same broker."""
     first, second = ({server.strip() for server in text.split(",")} for text in (bootstrap_servers, others))
     return not first.isdisjoint(second)
 

@@ -138,7 +138,7 @@ def _unreadable(path: str | Path, message: str) -> ConfigError:
 
 
 class AliasLimitExceeded(Exception):
-    """Aliases expand to more values than a configuration can need; reported alone."""
+    """Aliases expand to more values than a configuration can need. Other problems are then not reported."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,7 @@ from holdfast.config.sinks import (
     roots_are_not_read,
     roots_differ,
     routes_exist,
+    tables_fit,
 )
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
 from holdfast.errors import ConfigError
@@ -183,8 +184,8 @@ class RoundLimits(Options):
     max_batches: PositiveCount = Field(
         100,
         description=(
-            "Largest number of batches in one Spark job. For short-lived partitions, such as objects, it is the "
-            "number that a node holds, in two jobs, and up to twenty times as many while they are tiny."
+            "Largest number of batches in one Spark job. For short-lived partitions, such as objects, a node holds "
+            "this many at a time, in two jobs, and up to twenty times as many while they are tiny."
         ),
     )
 
@@ -203,7 +204,8 @@ class RetryLimits(Options):
     )
     max_takeovers: Count = Field(
         10,
-        description="Nodes that may die while processing a batch of one position before the partition is FAILED.",
+        description="Number of nodes that may die while they process a batch at one position before the partition "
+        "is FAILED.",
     )
 
     @field_validator("max_backoff")
@@ -218,15 +220,16 @@ class RetryLimits(Options):
 class LetterTolerance(Options):
     """How many records of a partition may become dead letters before it is halted."""
 
+    EXAMPLE: ClassVar[str] = "{share: 0.1}"
     share: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1,
-        description="A partition halts before it commits a batch with which more than this part of the records of its "
-        "window are dead letters; 0: before the first dead letter, 1: never.",
+        description="A partition halts instead of committing a batch if more than this fraction of the records in "
+        "its letter window would then be dead letters; 0: at the first dead letter, 1: never.",
     )
     records: PositiveCount = Field(
         1000,
-        description="A window ends with the commit that gives it this many records. Until then as many dead letters "
-        "are allowed as in a window of just this many.",
+        description="A letter window ends with the commit that brings it to this many records. Until then, as many "
+        "dead letters are allowed as in a full window.",
     )
 
 
@@ -244,8 +247,8 @@ class RunSettings(Options):
     lock_timeout: Annotated[Duration, Field(ge=1)] = Field(
         "5m",
         validate_default=True,
-        description="A lock of a run that was not renewed for this long may be taken over. One whose node is dead is "
-        "free as soon as that is noticed, after session_timeout.",
+        description="A lock of a run that was not renewed for this long may be taken over. A lock whose node is "
+        "dead is free as soon as that is noticed, after session_timeout.",
     )
     lock_refresh: Annotated[Duration, Field(gt=0)] = Field(
         default_factory=lambda settings: settings["lock_timeout"] / 5,
@@ -253,9 +256,11 @@ class RunSettings(Options):
         "it unless given.",
     )
     max_partitions_per_group: PositiveCount = Field(
-        10_000, description="Most partitions of one group, such as an entity; they become larger before there are more."
+        10_000,
+        description="Maximum number of partitions of one group, such as an entity; beyond it, partitions become "
+        "larger instead.",
     )
-    max_partitions: PositiveCount = Field(50_000, description="Most partitions of a run in all.")
+    max_partitions: PositiveCount = Field(50_000, description="Maximum number of partitions of a run.")
 
     @field_validator("lock_refresh")
     @classmethod
@@ -309,8 +314,8 @@ class PipelineSettings(Options):
     )
     replicas: PositiveCount | None = Field(
         None,
-        description="Number of nodes among which partitions are shared even while fewer are running; the running ones "
-        "unless given. For sources whose partitions live long, such as those of a topic.",
+        description="Number of nodes to share the partitions among; further nodes are spare until one of them ends. "
+        "Unless given, all nodes share them. For sources whose partitions live long, such as those of a topic.",
     )
     closed_last: bool = Field(
         False, description="Take new partitions before closed ones whose time to reopen has come."
@@ -326,6 +331,7 @@ class PipelineSettings(Options):
             roots_are_not_read(sinks, info.data["source"].config)
             processed = bool(info.data.get("processors")) or any(sink.routes is not None for sink in sinks)
             functions_fit(sinks, info.data["source"], processed=processed)
+            tables_fit(sinks, info.data["source"])
         return sinks
 
 
@@ -368,6 +374,11 @@ class Settings(Options):
     def folder(self) -> Path | None:
         """The folder of the file, in which modules that it names are found, too; None for settings from code."""
         return None if self._file is None else Path(self._file.name).resolve().parent
+
+    @property
+    def file_digest(self) -> str | None:
+        """A digest that identifies the text of the file; None for settings from code."""
+        return None if self._file is None else self._file.digest
 
     def path_of(self, pipeline: str, part: tuple[str | int, ...]) -> tuple[str | int, ...]:
         """Return the path of a part of a pipeline, such as `("sinks", 0)`, with the name of its plugin.

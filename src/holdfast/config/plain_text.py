@@ -1,4 +1,4 @@
-"""Secrets among settings whose names are not holdfast's: those of Spark (`spark.conf`) and of the clients of Kafka."""
+"""Secrets among settings that holdfast does not define: those of Spark (`spark.conf`) and of the clients of Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Entry = tuple[str, str, str | Secret]
 
 
 def warnings_of_plain_text(settings: Settings) -> list[str]:
-    """Return a warning for each such setting that stands in the file itself and by its name is a secret."""
+    """Return a warning for each of these settings that is written in the file itself and named like a secret."""
     if settings.allow_plaintext_secrets:
         return []
     usage = "stands in the file as plain text; write ${env:NAME} or ${file:PATH}"

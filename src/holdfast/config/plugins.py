@@ -89,7 +89,7 @@ class Uses:
         return core_schema.with_info_plain_validator_function(self._validate, serialization=show)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Returns a mark that `json_schema`, which has the registry, replaces."""
+        """Returns a placeholder; `json_schema`, which has the registry, replaces it."""
         return {SCHEMA_MARK: self.kind, "named": self.named}
 
     def _validate(self, value: Any, info: ValidationInfo) -> PluginUse | NamedSink:

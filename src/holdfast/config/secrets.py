@@ -12,9 +12,10 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 HIDDEN = "***"
@@ -52,7 +53,7 @@ class Resolved(str):
 
 @dataclass(frozen=True)
 class PlaintextRule:
-    """Whether plain-text secrets are allowed in the file, and those found, so that no error quotes them."""
+    """Whether plain-text secrets are allowed in the file, and which were found, so that no error quotes them."""
 
     allowed: bool
     seen: set[str] = field(default_factory=set)
@@ -108,6 +109,19 @@ class Secret:
         return {"type": "string", "writeOnly": True, "examples": ["${env:NAME}", "${file:PATH}"]}
 
 
+def _without_password(url: Any) -> Any:
+    if not isinstance(url, str):
+        return url
+    try:
+        return url if urlsplit(url).password is not None or "password=" in url else Secret(str.__str__(url))
+    except ValueError:
+        return url
+
+
+SecretUrl = Annotated[Secret, BeforeValidator(_without_password)]
+"""The URL of a server. One that holds no password is not a secret: it may be written as it is."""
+
+
 _PLAINTEXT_REFUSED = (
     "plain-text secrets are not allowed in the file; "
     "write ${env:NAME} or ${file:PATH}, or set allow_plaintext_secrets: true"
@@ -161,7 +175,8 @@ class References:
 def read_secret_file(path: str) -> str:
     """Return the text of a file that no other user may write, without the last line break.
 
-    Others may read it: Kubernetes mounts secrets with the modes 0644 and 0440, as links to a folder of their version.
+    Others may read it: Kubernetes mounts secrets with the modes 0644 and 0440, as links into a folder with a version in
+    its name.
     """
     try:
         # Without O_NONBLOCK, opening a pipe would block here.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from yaml.nodes import Node, ScalarNode
 
@@ -18,6 +19,11 @@ Path = tuple[str | int, ...]
 
 _QUOTED = re.compile(r"['\"`]([^'\"`]+)['\"`]")
 _BLOCK = "|"
+
+
+def text_digest(text: str) -> str:
+    """Return a digest that identifies the text of a file: short, as nodes announce it."""
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,12 @@ class SettingsFile:
     name: str
     text: str
     secrets: frozenset[str]
+
+    @property
+    def digest(self) -> str:
+        """A digest that identifies this text."""
+        return text_digest(self.text)
+
     """Secrets of the file in plain text; lines that are quoted do not show them."""
 
     def error(self, problems: Sequence[SettingProblem]) -> ConfigError:

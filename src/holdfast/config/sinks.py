@@ -86,7 +86,7 @@ class OwnsRoots(Protocol):
     """Settings of a sink that keeps files in roots that belong to it alone."""
 
     def owned_roots(self) -> Mapping[tuple[str, ...], str]:
-        """Return the root by the path of the setting that names it; the same root is always written the same way."""
+        """Return the roots by the paths of their settings; the same root is always written the same way."""
 
 
 @runtime_checkable
@@ -106,7 +106,10 @@ def roots_are_not_read(sinks: tuple[NamedSink, ...], source: Any) -> None:
 
 
 def roots_differ(pipelines: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse two sinks with the same root, and a root in the hidden folder of another, at the second one."""
+    """Refuse two sinks with the same root, and a root in the hidden folder of another.
+
+    The error is at the second one.
+    """
     seen: dict[str, str] = {}
     for pipeline, settings in pipelines.items():
         for path, root, sink in _roots(settings.sinks):
@@ -138,7 +141,9 @@ def _message(owner: str, *, same: bool) -> str:
 
 
 def functions_fit(sinks: tuple[NamedSink, ...], source: PluginUse, *, processed: bool) -> None:
-    """Refuse a function whose source has no shards, or whose rows would be processed, and a source for functions alone.
+    """Refuse a function whose source has no shards or whose rows would be processed.
+
+    Also refuse a source that only functions can read if the pipeline has no function.
 
     The settings of a sink that calls handlers have `reads_shards`; those of a source say what it is by `has_shards` and
     `only_for_functions`. A source that does not say whether it has shards is judged when the pipeline is built.
@@ -157,6 +162,27 @@ def functions_fit(sinks: tuple[NamedSink, ...], source: PluginUse, *, processed:
         raise problem_at((index, sinks[index].use.name), PLAIN_ERROR, message)
 
 
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables_fit(sinks: tuple[NamedSink, ...], source: PluginUse) -> None:
+    """Refuse tables that would go elsewhere than to staged indexes, and staged indexes without tables.
+
+    The settings of a source of tables have `only_for_reindex`, those of a sink with staged indexes `stages_indexes`.
+    """
+    staged = [index for index, sink in enumerate(sinks) if getattr(sink.use.config, "stages_indexes", False)]
+    has_tables = getattr(source.config, "only_for_reindex", False)
+    if has_tables and (len(sinks) > 1 or not staged):
+        index = next((index for index in range(len(sinks)) if index not in staged), 1)
+        message = (
+            f"the source {source.name} is read by `holdfast reindex` only: use one sink, opensearch with mode: staged"
+        )
+        raise problem_at((index, sinks[index].use.name), PLAIN_ERROR, message)
+    if staged and not has_tables:
+        message = "mode: staged is for tables of the source database; leave it out, and give index"
+        raise problem_at((staged[0], sinks[staged[0]].use.name, "mode"), PLAIN_ERROR, message)
+
+
 # --- topics of dead letters ------------------------------------------------------------------------------------------
 
 
@@ -165,7 +191,7 @@ class ReadsTopics(Protocol):
     """Settings of a source that reads topics of Kafka."""
 
     def reads_topic(self, bootstrap_servers: str, topic: str) -> bool:
-        """Return whether it reads this topic of these brokers."""
+        """Return whether the source reads this topic of these brokers."""
 
 
 def letters_are_not_read(sinks: tuple[NamedSink, ...], source: Any) -> None:

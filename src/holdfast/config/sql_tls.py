@@ -29,7 +29,7 @@ class SqlTls(Protocol):
 
 
 def libpq_tls(given: Mapping[str, Any], tls: SqlTls) -> dict[str, str]:
-    """The parameters of libpq for TLS. `given`: those of the URL; a setting beside it counts more."""
+    """The parameters of libpq for TLS. `given`: those of the URL, which the settings of `tls` override."""
     mode = tls.mode or given.get("sslmode") or (None if _stays_here(given) else "verify-full")
     ca = tls.ca or given.get("sslrootcert") or (_system_authorities() if mode == "verify-full" else None)
     words = {"sslmode": mode, "sslrootcert": ca, "sslcert": tls.cert, "sslkey": tls.key}
@@ -37,7 +37,7 @@ def libpq_tls(given: Mapping[str, Any], tls: SqlTls) -> dict[str, str]:
 
 
 def pymysql_tls(host: str, tls: SqlTls, *, is_given: bool, check_host: bool = True) -> dict[str, Any]:
-    """The arguments of PyMySQL for TLS. `is_given`: whether any setting of `tls` is. Raises `OSError`."""
+    """The arguments of PyMySQL for TLS. `is_given`: whether the file has any setting of `tls`. Raises `OSError`."""
     if tls.mode == "disable":
         return {"ssl_disabled": True}
     if not is_given and is_local(host):
@@ -53,7 +53,7 @@ def pymysql_tls(host: str, tls: SqlTls, *, is_given: bool, check_host: bool = Tr
 
 
 def is_encrypted(connection: Any) -> bool:
-    """Whether a connection of PyMySQL uses TLS: drivers before 1.2 go on without it if the server does not offer it."""
+    """Whether a PyMySQL connection uses TLS: drivers before 1.2 do without it if the server does not offer it."""
     return isinstance(getattr(connection, "_sock", None), ssl.SSLSocket)
 
 

@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from holdfast.config import data_prepper_names
+from holdfast.config import foreign_names
+from holdfast.config.options import Options
 from holdfast.config.plugins import KEY_ERROR, PLAIN_ERROR, Uses
 from holdfast.config.secrets import HIDDEN, REFERENCE, SECRET_ERROR, Resolved
 from holdfast.config.units import VALUE_ERROR, format_like
@@ -53,32 +54,25 @@ _BOUNDS = {
     "string_too_long": "is too long; at most {max_length} characters are allowed",
     "string_pattern_mismatch": "does not match the pattern {pattern}",
 }
-# Usual words for what a choice calls otherwise; the most similar choice may be a wrong hint.
-_SYNONYMS = {
-    "milliseconds": "millis",
-    "ms": "millis",
-    "microseconds": "micros",
-    "us": "micros",
-    "nanoseconds": "nanos",
-    "ns": "nanos",
-    "s": "seconds",
-    "epoch": "seconds",
-    "iso": "iso8601",
-    "ndjson": "jsonl",
-    "json_lines": "jsonl",
-    "automatic": "auto",
-    "gz": "gzip",
-    "bz2": "bzip2",
-    "zst": "zstd",
-    "hourly": "hour",
-    "daily": "day",
-    "smallest": "earliest",
-    "largest": "latest",
-    "beginning": "earliest",
-    "oldest": "earliest",
-    "newest": "latest",
-    "end": "latest",
-}
+# Words that mean the same; the most similar choice may be a wrong hint.
+_SYNONYMS = (
+    ("seconds", "s", "sec", "epoch"),
+    ("millis", "milliseconds", "ms"),
+    ("micros", "microseconds", "us"),
+    ("nanos", "nanoseconds", "ns"),
+    ("iso8601", "iso"),
+    ("jsonl", "ndjson", "json_lines"),
+    ("auto", "automatic"),
+    ("gzip", "gz"),
+    ("bzip2", "bz2"),
+    ("zstd", "zst"),
+    ("hour", "hourly"),
+    ("day", "daily"),
+    ("earliest", "smallest", "beginning", "oldest"),
+    ("latest", "largest", "newest", "end"),
+)
+_UNLIKE = {"zip"}
+"""Words that resemble a choice and mean something else."""
 _NO_REASON = "the reason is not shown because it may contain the value"
 _PLAIN_VALUE = re.compile(r"[\w./-]+")
 _PIPELINE = ("pipelines", "NAME")
@@ -104,10 +98,12 @@ class Explainer:
         self._registry = registry
         self._secrets = secrets
         self._references = references
+        self._missing: dict[Path, str] = {}
 
     def problems(self, errors: Iterable[ErrorDetails]) -> list[Problem]:
         """Return for each mistake the node below which the caret belongs, and the message."""
         found = list(errors)
+        self._missing = _missing_beside(found)
         meant = {path for error in found if error["type"] == "extra_forbidden" for path in self._meant(error["loc"])}
         found = [error for error in found if not self._is_echo(error) and error["loc"] not in meant]
         choices = {id(self._node(error)) for error in found if error["type"] == "literal_error"}
@@ -123,13 +119,15 @@ class Explainer:
         return self._document.find(error["loc"]).node
 
     def _meant(self, path: Path) -> Iterator[Path]:
-        """Yield the paths that were probably meant by an unknown key; they are not missing, too."""
+        """Yield the paths that an unknown key was probably meant for; these are not reported as missing, too."""
         position, beside = self._document.find(path), path[:-1]
         possible = possible_keys(self._model, beside, self._registry)
-        if name := data_prepper_names.new_name(position.path) or most_similar(str(path[-1]), possible):
+        if name := foreign_names.new_name(position.path) or most_similar(str(path[-1]), possible):
             yield (*beside, name)
-        elif len(beside) > len(_PIPELINE) and data_prepper_names.message_for(position.path, position.node):
+        elif len(beside) > len(_PIPELINE) and foreign_names.message_for(position.path, position.node):
             yield from ((*beside, name) for name in possible)
+        elif path in self._missing and not self._group_with(path, possible):
+            yield (*beside, self._missing[path])
 
     def _is_echo(self, error: ErrorDetails) -> bool:
         """Return whether the error is only a consequence of another one."""
@@ -144,7 +142,7 @@ class Explainer:
         path = tuple(step for step in error["loc"] if step != "[key]")
         position = self._document.find(path)
         is_key = error["type"] in {"extra_forbidden", KEY_ERROR} or error["loc"][-1:] == ("[key]",)
-        foreign = _of_data_prepper(error, position)
+        foreign = _named_elsewhere(error, position)
         if is_key and position.key is not None and position.path[-1:] == path[-1:]:
             return position.key, foreign or self._message(error, path, position, describe(position.key))
         return position.node, foreign or self._message(error, path, position, self._quoted(position))
@@ -161,7 +159,8 @@ class Explainer:
             return f"{quoted} {self._without_values(error['msg'], position)}"
         if kind in _BOUNDS:
             limits = {name: format_like(position.node.value, limit) for name, limit in context.items()}
-            return f"{quoted} {_BOUNDS[kind].format_map(limits)}"
+            words = _plain_name(str(context.get("pattern", "")))
+            return f"{quoted} {words or _BOUNDS[kind].format_map(limits)}"
         if kind in {"literal_error", "enum"}:
             return _not_one_of(str(context["expected"]), quoted, position.node)
         if type_error := _TYPE_ERROR.fullmatch(kind):
@@ -174,21 +173,32 @@ class Explainer:
             return f"a blank is missing after the ':' of {key!r}"
         possible = possible_keys(self._model, path[:-1], self._registry)
         elsewhere = self._group_with(path, possible)
-        hint = elsewhere or did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
-        return f"unknown key {path[-1]!r}{hint}"
+        hint = elsewhere or did_you_mean(str(path[-1]), possible)
+        if not hint and path in self._missing:
+            hint = f"; did you mean {self._missing[path]!r}, which is missing?"
+        return (
+            f"unknown key {path[-1]!r}{hint}" if hint else f"unknown key {path[-1]!r}; possible: {', '.join(possible)}"
+        )
 
     def _as_entry(self, position: YamlPosition) -> str:
-        """Return a hint for a plain value where a mapping with one required key is expected."""
+        """Return a hint for a plain value where a mapping is expected, if it is clear what was meant."""
         node = position.node
-        # Addresses are not repeated: they may contain a password.
-        if not isinstance(node, ScalarNode) or node.tag == NULL or not _PLAIN_VALUE.fullmatch(node.value):
+        if not isinstance(node, ScalarNode) or node.tag == NULL:
             return ""
         models = list(_models(self._model, position.path, self._registry))
-        needed = [name for model in models for name, field in _fields(model).items() if field.is_required()]
-        return f"; write '{needed[0]}: {node.value}'" if len(needed) == 1 else ""
+        if examples := [model.EXAMPLE for model in models if issubclass(model, Options) and model.EXAMPLE]:
+            return f"; write for example {examples[0]}"
+        fields = [(name, field) for model in models for name, field in _fields(model).items()]
+        needed = [name for name, field in fields if field.is_required()]
+        needed = needed or [name for name, field in fields if node.value in get_args(field.annotation)]
+        if len(needed) != 1:
+            return ""
+        # Addresses are not repeated: they may contain a password.
+        plain = _PLAIN_VALUE.fullmatch(node.value)
+        return f"; write '{needed[0]}: {node.value}'" if plain else f"; write it as the value of {needed[0]!r}"
 
     def _group_with(self, path: Path, possible: Iterable[str]) -> str:
-        """Return a hint to the group beside an unknown key that has a key of this name, if exactly one has."""
+        """Return a hint that an unknown key belongs into a group beside it, if exactly one group has such a key."""
         beside, name = path[:-1], str(path[-1])
         keys = {group: possible_keys(self._model, (*beside, group, 0), self._registry) for group in possible}
         groups = [group for group in keys if name in keys[group]]
@@ -227,11 +237,30 @@ class Explainer:
         return is_secret_key(names[-1] if names else "") or position.node.value in self._secrets
 
 
-def _of_data_prepper(error: ErrorDetails, position: YamlPosition) -> str | None:
+def _named_elsewhere(error: ErrorDetails, position: YamlPosition) -> str | None:
     kind = error["type"]
     if kind == "extra_forbidden" or (kind == KEY_ERROR and "is not installed" in error["msg"]):
-        return data_prepper_names.message_for(position.path, position.node)
-    return data_prepper_names.message_for_shape(position.path, position.node) if _TYPE_ERROR.fullmatch(kind) else None
+        return foreign_names.message_for(position.path, position.node)
+    return foreign_names.message_for_shape(position.path, position.node) if _TYPE_ERROR.fullmatch(kind) else None
+
+
+def _missing_beside(errors: Iterable[ErrorDetails]) -> dict[Path, str]:
+    """By the path of an unknown key, the required key that is missing beside it, if there is exactly one of each."""
+    unknown: dict[Path, list[Path]] = {}
+    missing: dict[Path, list[Path]] = {}
+    for error in errors:
+        of_kind = {"extra_forbidden": unknown, "missing": missing}.get(error["type"])
+        if of_kind is not None:
+            of_kind.setdefault(error["loc"][:-1], []).append(error["loc"])
+    pairs = [(unknown[beside], missing[beside]) for beside in unknown.keys() & missing.keys()]
+    return {keys[0]: str(names[0][-1]) for keys, names in pairs if len(keys) == len(names) == 1}
+
+
+def _plain_name(pattern: str) -> str:
+    """Return what the pattern of a plain name allows, in words; an empty text for other patterns."""
+    match = re.fullmatch(r"\^(?:\[[A-Za-z0-9-]+\])?\[((?:a-z|A-Z|0-9|[._-])+)\](?:\+|\{\d+,\d+\})\$", pattern)
+    marks = [repr(mark) for mark in re.sub("a-z|A-Z|0-9", "", match[1])] if match else []
+    return f"may have only letters, digits, {', '.join(marks[:-1])} and {marks[-1]}" if len(marks) > 1 else ""
 
 
 def _inside(path: Path) -> str:
@@ -243,12 +272,19 @@ def _not_one_of(expected: str, quoted: str, node: Node) -> str:
     choices = re.findall(r"'([^']*)'", expected)
     if isinstance(node, MappingNode):
         given = node.value[0][0].value if node.value else None
-        name = _SYNONYMS.get(str(given), given)
+        name = _synonym(str(given), choices)
         return f"expected one of the words {', '.join(choices)}, not this mapping{_word(name, choices)}"
     written = str(node.value)
-    meant = _SYNONYMS.get(written.lower(), written.lower())
+    meant = _synonym(written.lower(), choices)
     hint = f"; did you mean {meant!r}?" if meant in choices else did_you_mean(written, choices)
+    if written.lower() in _UNLIKE:
+        hint = ""
     return f"expected {expected}, not {quoted}{hint}"
+
+
+def _synonym(word: str, choices: Sequence[str]) -> str:
+    same = [other for words in _SYNONYMS if word in words for other in words if other in choices]
+    return word if word in choices or not same else same[0]
 
 
 def _word(name: object, choices: Collection[object]) -> str:
@@ -262,8 +298,12 @@ def _wrong_type(expected: str, quoted: str, node: Node) -> str:
         return f"a blank is missing after the ':' of {key!r}"
     if "mapping" in expected and isinstance(node, SequenceNode) and any(isinstance(n, MappingNode) for n in node.value):
         return f"expected {expected}, not a list; remove the '- '"
-    quote_it = "; put it in quotes" if expected == "text" and isinstance(node.value, str) else ""
-    return f"expected {expected}, not {quoted}{quote_it}"
+    hint = ""
+    if isinstance(node, ScalarNode) and expected == "text" and node.value not in {"true", "false"}:
+        hint = "; put it in quotes"
+    elif isinstance(node, ScalarNode) and expected == "a number" and re.fullmatch(r"\d{1,3}%", node.value):
+        hint = f"; write {int(node.value[:-1]) / 100:g}"
+    return f"expected {expected}, not {quoted}{hint}"
 
 
 def _follow(data: Any, path: Path) -> Any:

@@ -129,7 +129,7 @@ class Document:
         return ConfigError([(self.mark(node, lines), message) for node, message in ordered])
 
     def shown_lines(self, secrets: Iterable[str]) -> list[str]:
-        """Return the lines as messages quote them: without these secrets, and without values that look like some."""
+        """Return the lines as messages quote them: without these secrets, and without values that look like secrets."""
         return _hide(self.lines, self.root, frozenset(secrets))
 
     def mark(self, node: Node, lines: Sequence[str]) -> Mark:
@@ -192,6 +192,11 @@ class Document:
         # Text that cannot be parsed has no nodes; everything after a secret's key is hidden.
         lines = [_without_secret(line) for line in self.lines]
         return ConfigError([(self._mark(mark, lines), message)])
+
+
+def has_secret_entry(line: str) -> bool:
+    """Return whether the line has an entry whose key is that of a secret, with a value that is not a reference."""
+    return _SECRET_ENTRY.search(line) is not None
 
 
 def is_secret_key(key: str) -> bool:

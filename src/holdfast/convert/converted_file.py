@@ -44,7 +44,7 @@ class ForeignSettings:
         return iter(self._given)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Return a setting without a `${` that would be read as a reference; a time as text."""
+        """Return a setting; a `${` in it is escaped, so that it is not read as a reference, and a time becomes text."""
         value = self._given.pop(name, None)
         return default if value is None else as_literal(value)
 
@@ -64,7 +64,7 @@ class ForeignSettings:
         return [str(text) for text in (given if isinstance(given, list) else [given])]
 
     def whole(self, name: str, default: int | None = None) -> int | None:
-        """Return a whole number; the default, and a note, if it is not one."""
+        """Return a whole number; if the setting is not one, the default, and a note."""
         given = self.take(name)
         if given is None or str(given).isdecimal():
             return default if given is None else int(given)
@@ -72,12 +72,12 @@ class ForeignSettings:
         return default
 
     def copy(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the given ones of these settings under their new names."""
+        """Return those of these settings that are given, under their new names."""
         taken = {new: self.take(old) for old, new in names.items()}
         return {name: value for name, value in taken.items() if value is not None}
 
     def drop(self, *names: str) -> None:
-        """Take settings that have no meaning here."""
+        """Take settings that have no meaning in holdfast, so that they get no note."""
         for name in names:
             self._given.pop(name, None)
 
@@ -92,7 +92,7 @@ class ForeignSettings:
         self.made.note(f"{self.path}.{name}" if self.path else name, reason)
 
     def rest(self, reason: str = "not converted") -> None:
-        """Note what was not taken."""
+        """Add a note about every setting that was not taken."""
         for name in self._given:
             self.note(str(name), reason)
 

@@ -1,4 +1,4 @@
-"""Data Prepper's pipelines.yaml as a file of holdfast."""
+"""Data Prepper's pipelines.yaml, or the leases of its data-prepper-config.yaml, as a file of holdfast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 from holdfast.convert.converted_file import ConvertedFile, ForeignSettings
 from holdfast.convert.data_prepper_processors import condition, processor
-from holdfast.convert.data_prepper_sinks import sink
+from holdfast.convert.data_prepper_sinks import aws_settings, sink
 from holdfast.errors import UsageError
 
 _CODECS = {
@@ -30,7 +30,7 @@ _SCRAM = {"scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512", "p
 
 
 def convert_data_prepper(text: str, file_name: str) -> str:
-    """Return a file of holdfast for pipelines of Data Prepper. Raises `UsageError` if the text has none."""
+    """Return a file of holdfast for pipelines or source_coordination. Raises `UsageError` if the text has neither."""
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -40,16 +40,19 @@ def convert_data_prepper(text: str, file_name: str) -> str:
     top.drop("version")
     pipelines = document if isinstance(document, Mapping) else {}
     named = [name for name, given in pipelines.items() if isinstance(given, Mapping) and "source" in given]
-    if not named:
+    coordination = top.take("source_coordination")
+    made.coordination = coordination if isinstance(coordination, dict) else {}
+    if not named and not made.coordination:
         raise UsageError(f"{file_name} has no pipelines of Data Prepper: a name with `source` and `sink` below it")
-    made.coordination = top.take("source_coordination", {})
+    if not named:
+        made.note("pipelines", "not in this file: convert the file of the pipelines, too, and put them below this key")
     if not made.coordination:
         made.note("source_coordination", "leases are in memory, for a single node; choose a store for several")
     for name in named:
         top.drop(name)
         _pipeline(made, str(name), pipelines[name])
     top.rest()
-    if not made.pipelines:
+    if named and not made.pipelines:
         raise UsageError(f"no pipeline of {file_name} can be converted: {'; '.join(made.notes)}")
     return made.text()
 
@@ -110,10 +113,8 @@ def _objects(source: ForeignSettings) -> tuple[dict[str, Any], list[dict[str, An
     objects |= scan.copy(_TIMES)
     if schedule := scan.group("scheduling").copy({"interval": "interval", "count": "count"}):
         objects["scan"] = {"interval": "1h"} | schedule
-    aws = source.group("aws")
-    if region := aws.take("region"):
-        objects["s3"] = {"region": region}
-    aws.rest("not converted: give the node a role, or a profile")
+    if reach := aws_settings(source.group("aws")):
+        objects["s3"] = reach
     objects |= source.copy({"delete_s3_objects_on_read": "delete_s3_objects_on_read"})
     depth = scan.group("folder_partitions")
     if objects.get("delete_s3_objects_on_read") and (folders := depth.take("depth")):

@@ -55,7 +55,7 @@ def with_fields(text: str) -> str:
 
 
 def processor(name: str, settings: ForeignSettings) -> dict[str, Any] | None:
-    """Return a processor of holdfast; None, and a note, if there is none like this."""
+    """Return a processor of holdfast; None, and a note, if there is no equivalent."""
     convert = _PROCESSORS.get(name)
     if convert is None:
         settings.made.note(settings.path, "not converted: use `sql`, `add_entries` or `python`")
@@ -66,7 +66,7 @@ def processor(name: str, settings: ForeignSettings) -> dict[str, Any] | None:
 
 
 def _may_fail(settings: ForeignSettings, when: str, tags: str = "tags_on_failure") -> dict[str, Any]:
-    """Return what becomes of rows: in Data Prepper those on which a processor fails stay as they are."""
+    """Return `when` and `on_error`: Data Prepper leaves a row unchanged if a processor fails on it."""
     given = settings.take(when)
     tagged = settings.take(tags)
     chosen: dict[str, Any] = {} if given is None else {"when": condition(settings, when, given)}

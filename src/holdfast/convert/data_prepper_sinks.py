@@ -16,7 +16,7 @@ _FORMATS = {"ndjson": "jsonl", "json": "jsonl", "parquet": "parquet", "avro": "a
 
 
 def sink(entry: ForeignSettings) -> dict[str, Any] | None:
-    """Return a sink of holdfast; None, and a note, if there is none like this."""
+    """Return a sink of holdfast; None, and a note, if there is no equivalent."""
     name = next(iter(entry), "")
     settings = entry.group(name)
     convert = {"opensearch": _opensearch, "s3": _s3, "file": _file, "stdout": _file}.get(name)
@@ -27,6 +27,13 @@ def sink(entry: ForeignSettings) -> dict[str, Any] | None:
     converted = convert(settings)
     settings.rest()
     return converted | ({"routes": routes} if routes else {})
+
+
+def aws_settings(aws: ForeignSettings) -> dict[str, Any]:
+    """Return region and role of a client of AWS; the rest gets a note."""
+    found = aws.copy({name: name for name in ("region", "sts_role_arn", "sts_external_id")})
+    aws.rest("not converted: give the node a role, or a profile")
+    return found
 
 
 def _opensearch(settings: ForeignSettings) -> dict[str, Any]:
@@ -58,11 +65,10 @@ def _connection(settings: ForeignSettings) -> dict[str, Any]:
     if settings.take("insecure"):
         tls["verify"] = False
     aws = settings.group("aws")
-    region = aws.take("region") or settings.take("aws_region")
     service = {"service": "aoss"} if aws.take("serverless") else {}
+    reach = {"region": settings.take("aws_region")} | aws_settings(aws)
     settings.drop("aws_sigv4")
-    aws.rest("not converted: give the node a role, or a profile")
-    signed = {"aws": {"region": region, **service}} if region else {}
+    signed = {"aws": reach | service} if reach["region"] else {}
     return ({"tls": tls} if tls else {}) | signed
 
 
@@ -85,9 +91,8 @@ def _letters(settings: ForeignSettings) -> dict[str, Any]:
     if bucket is None:
         return {}
     root = f"s3://{bucket}/{_constant(s3, 'key_path_prefix') or 'dead-letters'}".rstrip("/")
-    region = s3.take("region")
-    s3.rest()
-    return {"file": root} | ({"s3": {"region": region}} if region else {})
+    reach = aws_settings(s3)
+    return {"file": root} | ({"s3": reach} if reach else {})
 
 
 def _s3(settings: ForeignSettings) -> dict[str, Any]:
@@ -102,10 +107,8 @@ def _s3(settings: ForeignSettings) -> dict[str, Any]:
     compression = settings.take("compression", "none")
     if compression != "none":
         files["format"] = {files["format"]: {"compression": compression}}
-    aws = settings.group("aws")
-    if region := aws.take("region"):
-        files["s3"] = {"region": region}
-    aws.rest("not converted: give the node a role, or a profile")
+    if reach := aws_settings(settings.group("aws")):
+        files["s3"] = reach
     settings.group("threshold").rest("not converted: files are as large as batches, see `batch`")
     return {"files": files}
 

@@ -79,7 +79,7 @@ def _names(settings: ForeignSettings) -> dict[str, Any]:
 
 
 def _pattern(java: str) -> str | None:
-    """Return a pattern of SimpleDateFormat as one of `%Y`; None if it has letters without a counterpart."""
+    """Return a SimpleDateFormat pattern in the form of strftime (`%Y`); None if letters have no counterpart."""
     result = ""
     for found in re.finditer(r"'([^']*)'|(([A-Za-z])\3*)|([^A-Za-z'])", java):
         quoted, letters, other = found[1], found[2], found[4]

@@ -70,7 +70,8 @@ class TopicDenied(Event):
 class WaitsBehindTransaction(Event):
     """A partition waits behind an open transaction: records from `offset` on cannot be read before it ends.
 
-    Emitted after a minute, and then every minute. `since`: the time in UTC; `seconds` ago.
+    Emitted after a minute, and then every minute. `since` is when the wait began, as a time in UTC; `seconds`, how long
+    ago that was.
     """
 
     level: ClassVar[Level] = "warning"

@@ -13,7 +13,7 @@ DURATION_BOUNDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 @dataclass(frozen=True, slots=True)
 class PipelineProgressed(Event):
-    """How far a pipeline is, from time to time: partitions and records of all nodes, the rate of this one."""
+    """How far a pipeline is, from time to time: partitions and records of all nodes, the rate of this node."""
 
     pipeline: str
     completed: int
@@ -57,7 +57,7 @@ class BatchCommitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepFinished(Event):
-    """A step of the loop has ended that had something to do: `plan`, `commit` or `publish`."""
+    """A step of the loop that had something to do has ended: `plan`, `commit` or `publish`."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str
@@ -67,7 +67,7 @@ class StepFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class HandlerCalled(Event):
-    """Records that a worker's handler has had since the last event, by how long they took."""
+    """Records that a worker's handler has handled since the last event, by how long they took."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str
@@ -188,12 +188,12 @@ class RowsSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFinalized(Event):
-    """An output folder (`place`) is final, and all hooks were called. `late`: rows that came after it was final."""
+class FolderFinalized(Event):
+    """An output folder is final, and all hooks were called. `late`: rows that came after it was final."""
 
     pipeline: str
     topic: str
-    place: str
+    output_folder: str
     files: int
     rows: int
     late: int
@@ -201,22 +201,22 @@ class PlaceFinalized(Event):
 
 @dataclass(frozen=True, slots=True)
 class LateRecords(Event):
-    """Records came for an output folder (`place`) that was already final; a setting decides what happens to them."""
+    """Records came for an output folder that was already final; a setting decides what happens to them."""
 
     level: ClassVar[Level] = "warning"
     pipeline: str
     topic: str
-    place: str
+    output_folder: str
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class FinalizingFailed(Event):
-    """A hook failed and will be called again. `topic` and `place`, the output folder, may be empty."""
+    """A hook failed and will be called again. `topic` and `output_folder` may be empty."""
 
     level: ClassVar[Level] = "error"
     pipeline: str
     topic: str
-    place: str
+    output_folder: str
     attempts: int
     error: str

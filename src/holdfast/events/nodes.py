@@ -9,6 +9,15 @@ from holdfast.events.event import Event, Level
 
 
 @dataclass(frozen=True, slots=True)
+class SparkStarted(Event):
+    """Spark runs; the node checks its pipelines and joins next."""
+
+    version: str
+    master: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeJoined(Event):
     node: str
     session: str

@@ -74,7 +74,7 @@ class PartitionReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSplit(Event):
-    """What was left of the partition is shared with new partitions, because no other was free."""
+    """What was left of the partition is shared with new partitions, because no other partition was free."""
 
     pipeline: str
     key: str

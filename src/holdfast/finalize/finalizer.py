@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from holdfast.errors import Interrupted, LeaseLost, Refused, StoreUnavailable, Unavailable
-from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.events import FinalizingFailed, FolderFinalized, LateRecords, Unreachable
 from holdfast.finalize.output import FinalFolder, FinalizableOutput, Finalizes, FinalTime
 from holdfast.finalize.rules import FolderView, PartitionView, TopicView, decode, encode
 from holdfast.flow.pipeline import call_isolated
@@ -240,7 +240,7 @@ class FinalizerPass:
             emit(FinalizingFailed(self._pipeline, topic, folder, content.failures + 1, error))
         saved = self._save(self._views)
         if saved and error is None:
-            emit(PlaceFinalized(self._pipeline, topic, folder, content.files, content.rows, content.late))
+            emit(FolderFinalized(self._pipeline, topic, folder, content.files, content.rows, content.late))
         return saved
 
     def _put_off(self, content: FolderView) -> FolderView:

@@ -26,14 +26,14 @@ PeriodOf: TypeAlias = Callable[[str], Period | None]
 ENTRY_BYTES = 60
 """Bytes that a folder takes in the state of the row, besides its name."""
 MAX_CROWDED = 500
-"""Periods of a topic that are remembered because some of their folders were forgotten."""
+"""Maximum number of periods of a topic that are remembered because some of their folders were forgotten."""
 MAX_DUE = 1000
 """Final folders of a topic that may wait to be announced again because of late records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Seconds that a folder stays open after its end, and after which an idle partition does not keep it open."""
+    """Seconds that a folder stays open after its end, and seconds until an idle partition no longer keeps it open."""
 
     lateness: float = 3600.0
     idle_after: float = 3600.0
@@ -164,9 +164,9 @@ class TopicView:
         return sum(map(_entry_bytes, chain(self.open, self.due)))
 
     def crowd_out(self, period_of: PeriodOf, size: int) -> int:
-        """Forget that many bytes of folders, of the periods with the most folders; returns how many were forgotten.
+        """Forget folders that take that many bytes, from the periods with the most folders. Returns how many.
 
-        Folders with few rows go first: one that each record names differently has a single one.
+        Folders with few rows go first: if every record names another folder, each of these has a single row.
         """
         by_end: defaultdict[float, list[str]] = defaultdict(list)
         for folder in self.open:
@@ -217,7 +217,7 @@ def _entry_bytes(folder: str) -> int:
 
 
 def is_hidden(file: Mapping[str, Json]) -> bool:
-    """Whether readers of an output folder do not see the file: dead letters, and late records that were set aside."""
+    """Whether the file is hidden from readers of an output folder: dead letters, and late records set aside."""
     return str(file["key"]).startswith("_")
 
 

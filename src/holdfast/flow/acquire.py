@@ -77,6 +77,7 @@ class Acquirer:
         self._world = coordinator.world
         self._source = source = pipeline.source
         self._splits = isinstance(source, SplitsPartitions)
+        self._counting = source if isinstance(source, CountsScans) else None
         self._witnesses = [sink for sink in pipeline.sinks.values() if isinstance(sink, Witness)]
         self._keeping = {name: sink for name, sink in pipeline.sinks.items() if isinstance(sink, KeepsStaged)}
         self._holdings = holdings
@@ -153,7 +154,7 @@ class Acquirer:
             self._next_pass = min(self._next_pass, now + pause)
 
     def _reconcile(self) -> None:
-        """Compare with the store: drop leases that were taken away, hold those of claims whose response was lost."""
+        """Compare with the store: drop leases that were taken away, and hold those that were claimed unnoticed."""
         rows = {row.key: row for row in self._coordinator.owned()}
         for held in self._holdings:
             row = rows.get(held.lease.key)
@@ -181,11 +182,16 @@ class Acquirer:
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self._coordinator.pipeline))
-        if self._discovery is None or (_may_end(self._source) and self._discovery.exhausted):
+        if self._discovery is None or (self._may_end and self._discovery.exhausted):
             if not len(self._holdings):
                 self._check_finished()
         else:
             self._discovery.turn()
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether there may be a last discovery."""
+        return self._source.rediscover_after is None if self._counting is None else self._counting.may_end
 
     def _look_soon(self) -> None:
         self._next_look = 0.0
@@ -240,7 +246,7 @@ class Acquirer:
         self._holdings.clear()
 
     def _hand_back_gently(self) -> None:
-        """Hand back every lease at once, or, where batches are endless, each when its batch is drained."""
+        """Hand back every lease at once or, if batches are endless, each when its batch is drained."""
         running = self._holdings.where(lambda held: not held.at_rest) if self._holdings.endless else []
         if not running:
             self.hand_back()
@@ -260,14 +266,18 @@ class Acquirer:
 
 
 class HandOff:
-    """Hands off leases to nodes that hold less than their share, each when no batch of it is running."""
+    """Hands off leases to nodes that hold less than their share, each once none of its batches is running."""
 
     def __init__(self, coordinator: Coordinator, holdings: Holdings) -> None:
         self._coordinator = coordinator
         self._holdings = holdings
+        self._chosen = False
 
     def choose(self, targets: Sequence[str]) -> None:
         """Choose a lease for each target. Replaces earlier choices that were not carried out yet."""
+        if not targets and not self._chosen:
+            return
+        self._chosen = bool(targets)
         wanted = Counter(targets)
         for held in self._holdings:
             if held.hand_to is not None and wanted[held.hand_to] > 0:
@@ -296,6 +306,8 @@ class HandOff:
 
     def give(self) -> None:
         """Hand off the chosen leases that are at rest, in one write each, so that none is ever without an owner."""
+        if not self._chosen:
+            return
         going = self._holdings.where(lambda held: held.hand_to is not None and held.at_rest)
         if not going:
             return
@@ -319,8 +331,3 @@ def _discovery(coordinator: Coordinator, source: Source, added: Callable[[], Non
         return None
     next_scan = source.next_scan_after if isinstance(source, CountsScans) else lambda _state: source.rediscover_after
     return Discovery(coordinator, source.discover, rerun_after=next_scan, added=added)
-
-
-def _may_end(source: Source) -> bool:
-    """Whether there may be a last discovery."""
-    return source.may_end if isinstance(source, CountsScans) else source.rediscover_after is None

@@ -6,6 +6,7 @@ different attempts cannot be confused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from holdfast.leases.lease import Json, Lease, LetterWindow
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one batch. After `timeout` seconds it is cancelled and counts an attempt."""
+    """Bounds of one batch. After `timeout` seconds it is cancelled, which counts as an attempt."""
 
     max_bytes: int = 256 * 1024 * 1024
     max_records: int | None = None
@@ -41,7 +42,7 @@ class Tolerance:
         return int(self.share * max(records, self.records) + 1e-6)
 
     def next_window(self, window: LetterWindow) -> LetterWindow:
-        """The window after a commit that has left this one."""
+        """The window with which the next commit begins; `window` is how the last commit has left it."""
         return window if window.records < self.records else LetterWindow()
 
 
@@ -109,11 +110,44 @@ class Batch:
     planned_at: float | None = None
     """The store's time when the batch was planned. What a sink decides by it must be stored in its receipt."""
 
+    def next_start(self, row: Lease) -> Json:
+        """Where the next commit of this batch begins: at its start, or where its last commit in this row has ended."""
+        is_first = row.commit.sequence == self.lease.commit.sequence
+        return self.cut.start if is_first else row.progress.position
+
     def until(self, sink: str, max_ahead: float | None) -> float | None:
-        """The latest time after which that sink may name folders or indexes; None if there is no limit.
+        """The latest time that may be in the names of that sink's folders or indexes; None if there is no limit.
 
         It is `until` in the receipt, so that a batch that is staged again keeps the limit of its first attempt.
         """
         if self.restages is not None:
             return ((self.lease.commit.receipts or {}).get(sink) or {}).get("until")
         return None if self.planned_at is None or max_ahead is None else self.planned_at + max_ahead
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How far one task got with a batch: how many rows it has staged, and the first item that it did not stage."""
+
+    rows: int
+    end: int | None
+    """None if all of its rows were staged."""
+    reads: bool = False
+    """Whether the task read in order and staged nothing, so that no other task got the rows that it left."""
+
+
+def common_end(tasks: Sequence[TaskEnd]) -> int | None:
+    """The item at which a batch ends if some of its tasks have cut it short; None if none has.
+
+    Everything before it is staged, and nothing from it on. Raises `BatchError` if there is no such item.
+    """
+    ends = [task.end for task in tasks if task.end is not None]
+    if any(task.end is not None and not task.reads for task in tasks):
+        holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in tasks)
+        if holding > 1:
+            raise BatchError(
+                f"the batch must be cut short, but its rows are in {holding} tasks, and other tasks may have staged "
+                "rows after the cut. Keep the rows of a batch in one task, without joins and repartitioning; or raise "
+                "max_files of the sink, or lower max_bytes of the source's batches"
+            )
+    return min(ends, default=None)

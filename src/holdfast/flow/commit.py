@@ -12,6 +12,7 @@ from holdfast.events import (
     BatchRebuilt,
     DeadLettersBeyondTolerance,
     DeadLettersNearTolerance,
+    Notice,
     PartitionClosed,
     PartitionCompleted,
     PartitionFailed,
@@ -21,9 +22,9 @@ from holdfast.events import (
 )
 from holdfast.flow.batch import Batch, Close, Cut, Tolerance
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
-from holdfast.flow.generations import NodeGeneration
-from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline, describe, timed
+from holdfast.flow.generations import REPLACED, NodeGeneration
+from holdfast.flow.holdings import Held, Holdings, waves
+from holdfast.flow.pipeline import Pipeline, TimedStep, describe
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish
@@ -40,7 +41,7 @@ NEAR_TOLERANCE = 0.5
 _TOO_MANY_LETTERS = (
     "{0.letters} of {0.records} records are dead letters, and {1} are allowed (dead_letters.tolerance: {2.share:g} of "
     "{2.records} records). The batch ({3}) was not committed and will be read again: mend the parsing or "
-    "change the tolerance, then reopen the partition. A reason of the letters: {4}"
+    "change the tolerance, then reopen the partition. One of the reasons: {4}"
 )
 _NO_PARSER = (
     "the staged data of commit {0} is gone, and only the parsing of generation {1} can produce it, which no node runs: "
@@ -71,8 +72,9 @@ class Committer:
         self._tolerance = tolerance
 
     def commit(self, reports: Sequence[Report]) -> None:
-        """Commit staged batches, count failed ones. Reports of batches that this node no longer holds are ignored."""
-        for wave in _waves([*self._holdings.take_deferred(), *reports]):
+        """Commit staged batches, and count attempts of failed ones. Reports of batches no longer held are ignored."""
+        deferred = self._holdings.take_deferred()
+        for wave in waves([*deferred, *reports]) if deferred or reports else ():
             self._commit_wave(wave)
 
     def _commit_wave(self, reports: Sequence[Report]) -> None:
@@ -82,7 +84,7 @@ class Committer:
             if held is None or held.batch is None:
                 continue
             batch = held.batch
-            if isinstance(report, Advanced) and not _has_news(report, held):
+            if isinstance(report, Advanced) and not _has_news(report, held, batch):
                 continue
             if held.pending and not held.restaging:
                 held.deferred.append(report)
@@ -97,8 +99,17 @@ class Committer:
                 self._restage(held, batch, report)
             elif self._tolerates(held, batch, report):
                 commits.append((held, batch, report))
-        self._commit(commits)
+        self._commit([commit for commit in commits if self._may_commit(commit[0])])
         self._wait_for_outside(away)
+
+    def _may_commit(self, held: Held) -> bool:
+        """Whether the generation of the row has this node's parsing; if not, the lease is handed back."""
+        number, world = held.lease.commit.generation, self._coordinator.world
+        if until_answered(world, "store", lambda: self._generation.seal(number)):
+            return True
+        world.emit(Notice(REPLACED.format(self._coordinator.pipeline, number)))
+        self.hand_back_later(held, self._coordinator.session.timing.timeout)
+        return False
 
     # --- commit ------------------------------------------------------------------------------------------------
 
@@ -114,7 +125,7 @@ class Committer:
                 self.count_attempt(held, f"its commit could not be made: {describe(error)}")
                 commits = [commit for commit in commits if commit[0] is not held]
         try:
-            with timed(self._coordinator.world, self._coordinator.pipeline, "commit"):
+            with TimedStep(self._coordinator.world, self._coordinator.pipeline, "commit"):
                 results = self._coordinator.write_each(changes)
         except StoreError as refused:
             self._commit_each(commits, refused)
@@ -145,9 +156,7 @@ class Committer:
 
     def _to_publish(self, lease: Lease, batch: Batch, report: Staged | Advanced) -> dict[str, Json]:
         """The receipts; none if the data is visible in all sinks, so that nothing needs to be published."""
-        # A long-lived batch may have made commits: the next one begins where the last one ended.
-        is_first = lease.commit.sequence == batch.lease.commit.sequence
-        receipts = _receipts(batch, report, batch.cut.start if is_first else lease.progress.position)
+        receipts = _receipts(batch, report, batch.next_start(lease))
         showing = self._showing
         visible = (name in showing and showing[name].is_visible(receipt) for name, receipt in receipts.items())
         return {} if all(visible) else receipts
@@ -214,7 +223,7 @@ class Committer:
     # --- rebuild -----------------------------------------------------------------------------------------------
 
     def range_to_rebuild(self, held: Held, current: int | None) -> Cut | None:
-        """The range to stage again for a commit whose staged data is gone; None if this node must not.
+        """The range to stage again for a commit whose staged data is gone; None if this node must not do that.
 
         Only the parsing that made the commit can produce the same data. No node works under a generation that is not
         current, so that waiting for another node would not help: the partition halts.
@@ -316,15 +325,15 @@ class Committer:
             emit(PartitionFailed(result.pipeline, result.key, error))
 
     def accuse(self, reason: str) -> None:
-        """Record in the rows of running batches that this node ends because of an error; one may be its cause."""
+        """Record in the rows of running batches that this node ends because of an error: one batch may be its cause."""
         limits, died = self._coordinator.policy.limits, self._coordinator.session.ended_by(reason)
-        running = [(held.lease, held.batch.cut.end) for held in self._holdings if held.batch is not None]
+        running = [(held.lease, held.batch.cut.end) for held in self._holdings.running if held.batch is not None]
         self._coordinator.write_each([(lease, _accused(end, died, limits)) for lease, end in running])
 
     def hand_back_later(self, held: Held, seconds: float) -> None:
-        """Hand the lease back; any node may take it after that time. Does not count an attempt."""
+        """Hand the lease back; any node may take it after that time. Does not count as an attempt."""
+        self._let_go(held)  # first: no other node may begin before a long-lived batch has ended here
         self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
-        self._holdings.drop(held)
 
     def _let_go(self, held: Held) -> None:
         """Drop a lease that this node no longer owns, and end a long-lived batch under it."""
@@ -351,19 +360,6 @@ class Committer:
             held.put_off(world.clock.monotonic() + pause)
 
 
-def _waves(reports: Sequence[Report]) -> list[list[Report]]:
-    """The reports in waves with one report per batch at most: each write is derived from the row of the one before."""
-    waves: list[list[Report]] = []
-    seen: dict[str, int] = {}
-    for report in reports:
-        index = seen.get(report.batch_id, 0)
-        seen[report.batch_id] = index + 1
-        if index == len(waves):
-            waves.append([])
-        waves[index].append(report)
-    return waves
-
-
 def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
     if not isinstance(sink, Restages):
         raise Halt(
@@ -381,10 +377,11 @@ def _accused(end: Json, died: str, limits: RetryLimits) -> Callable[[Lease], Lea
     return lambda row: transitions.accuse(row, end, died, limits)
 
 
-def _has_news(report: Advanced, held: Held) -> bool:
+def _has_news(report: Advanced, held: Held, batch: Batch) -> bool:
     """Whether the report advances the row or the last report; otherwise it is only a sign of life."""
-    known = next((late for late in reversed(held.deferred) if isinstance(late, Advanced)), held.lease.progress)
-    moves = (report.position, report.acked) != (known.position, known.acked)
+    reached = next((late for late in reversed(held.deferred) if isinstance(late, Advanced)), held.lease.progress)
+    # The row may have no position yet, or name the one at which the batch begins in another way.
+    moves = report.position not in (reached.position, batch.next_start(held.lease)) or report.acked != reached.acked
     return moves or bool(report.forwarded) or report.counts != Counts()
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Name
 from holdfast.leases.lease import Counts, Json, Ranges
 
@@ -64,7 +63,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The batch has ended with an error. It counts an attempt unless source or sink were `unavailable`."""
+    """The batch has ended with an error. That counts as an attempt unless source or sink were `unavailable`."""
 
     batch_id: str
     error: str
@@ -74,34 +73,6 @@ class Failed:
 
 
 Report = Staged | Advanced | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """How far one task got with a batch: how many rows it has staged, and the first item that it did not stage."""
-
-    rows: int
-    end: int | None
-    """None if all of its rows were staged."""
-    reads: bool = False
-    """Whether the task read in order and staged nothing, so that no other task got the rows that it left."""
-
-
-def common_end(tasks: Sequence[TaskEnd]) -> int | None:
-    """The item at which a batch ends that was cut short by some of its tasks; None if it was not.
-
-    Everything before it is staged, and nothing from it on. Raises `BatchError` if there is no such item.
-    """
-    ends = [task.end for task in tasks if task.end is not None]
-    if any(task.end is not None and not task.reads for task in tasks):
-        holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in tasks)
-        if holding > 1:
-            raise BatchError(
-                f"the batch must be cut short, but its rows are in {holding} tasks, and other tasks may have staged "
-                "rows after the cut. Keep the rows of a batch in one task, without joins and repartitioning; or raise "
-                "max_files of the sink, or lower max_bytes of the source's batches"
-            )
-    return min(ends, default=None)
 
 
 class Engine(ABC):
@@ -133,7 +104,7 @@ class Engine(ABC):
         """Let long-lived batches finish the records that they have read; each ends with `Staged`. Does not block."""
 
     def acknowledge(self, batch_id: str, ranges: Ranges) -> None:
-        """Other nodes have acknowledged these records of a long-lived batch. May be repeated; does not block.
+        """Note that other nodes have acknowledged these records of a long-lived batch. May be repeated; does not block.
 
         A report names them in `forwarded` once its position and ranges contain them.
         """
@@ -143,7 +114,14 @@ class Engine(ABC):
         return {}
 
     def published(self, batch_ids: Sequence[str]) -> None:
-        """Everything that these long-lived batches have reported is visible. Does not block."""
+        """Note that everything that these long-lived batches have reported is visible. Does not block."""
+
+    def workers(self) -> Mapping[str, int]:
+        """Number of long-lived workers by state; empty if the engine has none.
+
+        Any thread may call it; does not block.
+        """
+        return {}
 
     def close(self) -> None:
         """Cancel everything and free resources. May be repeated; never raises."""
@@ -168,11 +146,11 @@ class Engines:
         self._engines = list(engines)
 
     def add(self, engine: ReportsBatches) -> None:
-        """Poll this one too, from now on."""
+        """Poll this engine too, from now on."""
         self._engines.append(engine)
 
     def remove(self, engine: ReportsBatches) -> None:
-        """Poll this one no more; the caller closes it."""
+        """Stop polling this engine; the caller closes it."""
         self._engines.remove(engine)
 
     def poll(self, timeout: float) -> list[Report]:

@@ -2,10 +2,10 @@
 
 A reader or processor that cannot process a record does not drop it: it sets a fault in the row. Sinks keep such rows as
 dead letters, with reason and origin, in the same commit as the good rows of the batch. A fault of kind `batch` fails
-the whole batch instead, and so does a fault of kind `unavailable`, which counts no attempt. A fault of kind `damage` is
-a dead letter too, and the data of its partition is damaged: the partition becomes FAILED, with its good rows published.
-A fault of kind `cut` does not belong to a record: its item, and everything after it, is left for the next batch. Where
-positions are not items, its `raw` is the position of the next batch as JSON.
+the whole batch instead, and so does a fault of kind `unavailable`, which does not count as an attempt. A fault of kind
+`damage` is a dead letter too, and the data of its partition is damaged: the partition becomes FAILED, with its good
+rows published. A fault of kind `cut` does not belong to a record: its item, and everything after it, is left for the
+next batch. Where positions are not items, its `raw` is the position of the next batch as JSON.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def damage_fault(reason: str) -> Fault:
 
 
 def cut_fault(position: Any = None) -> Fault:
-    """The batch ends before this item. `position`: where the next batch begins, if the item alone does not tell."""
+    """The batch ends before this item.
+
+    `position`: where the next batch begins, if the item alone does not determine it.
+    """
     return Fault(CUT, "the batch ends here", None if position is None else json.dumps(position))
 
 

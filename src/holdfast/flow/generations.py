@@ -4,16 +4,22 @@ A generation is a number with the digest of everything that decides what files l
 node runs the current generation only if the digest is that of its own code. So new code can be started beside old code,
 and takes over when the generation is switched; the way back is another generation, with the digest of an earlier one.
 The owner of a partition switches its generation between two commits: every record is in exactly one generation.
+
+Until something is committed in a generation, its parsing may be replaced by that of a changed file: a first attempt
+that failed costs no number. The row of the generation is then not sealed. A node seals it before its first commit in
+that generation, under its own digest, and from then on the digest never changes. Sealing and replacing are writes of
+one row by version, so that nothing is committed in a generation by a parsing that is not the one in its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
-from holdfast.errors import PartitionNotFound, Refused, StoreUnavailable, UsageError
+from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, Refused, StoreUnavailable, UsageError
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
@@ -21,6 +27,13 @@ from holdfast.leases.world import World
 from holdfast.leases.writes import until_answered
 
 CURRENT = "$current"
+UNSEALED: Json = {"sealed": False}
+"""Position of the row of a generation in which nothing was committed; rows of earlier versions have none."""
+
+REPLACED = (
+    "pipeline {0}: another node has replaced the parsing of generation {1}, in which nothing was committed. This node "
+    "commits nothing in it; start it with the changed file, or raise `generation`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +63,51 @@ class Generations:
     def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
         """Add a node's generation, and make it current if it is the first, or if it is later and `switch` is set.
 
-        Returns number and digest of the current one. Raises `Refused` if that number has another digest: the parsing
-        was changed and its generation was not.
+        Returns number and digest of the current one. A parsing in which nothing was committed is replaced; raises
+        `Refused` if something was: the parsing was changed, but its number was not.
         """
-        stored = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
-        if stored["digest"] != mine.digest:
-            raise Refused(
-                f"generation {mine.number} was made by other processors, formats or code: its digest is "
-                f"{stored['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be "
-                "distinguished"
-            )
+        wanted = asdict(replace(mine, created_at=self._store.now()))
+        if self._added(_key(mine.number), wanted, UNSEALED)["digest"] != mine.digest:
+            self._replace(mine, wanted)
         candidate = {"number": mine.number, "digest": mine.digest}
         current = self._added(CURRENT, candidate)
         if switch and mine.number > current["number"]:
             current = self._switched(lambda present: candidate if mine.number > present["number"] else present)
-        return current["number"], current["digest"]
+        return current["number"], mine.digest if current["number"] == mine.number else current["digest"]
+
+    def _replace(self, mine: Generation, wanted: dict[str, Json]) -> None:
+        """Give the number another parsing. Raises `Refused` if its row is sealed."""
+
+        def change(row: Lease, _now: float) -> Lease:
+            stored = row.progress.state["digest"]
+            if stored != mine.digest and row.progress.position != UNSEALED:
+                raise Refused(
+                    f"generation {mine.number} was made by other processors, formats or code: its digest is "
+                    f"{stored[:12]}, not {mine.digest[:12]}, and records were committed in it. Raise `generation`, "
+                    f"so that new files can be distinguished from old ones"
+                )
+            return row if stored == mine.digest else replace(row, progress=replace(row.progress, state=wanted))
+
+        self._changed(_key(mine.number), change)
+
+    def seal(self, mine: Generation) -> bool:
+        """Fix the parsing of a generation before anything is committed in it. Writes only the first time.
+
+        Returns whether the generation now has the digest of `mine`; if so, that never changes.
+        """
+
+        def change(row: Lease, _now: float) -> Lease:
+            # Another node may have sealed it meanwhile: if each wrote it again, a large fleet would be busy for long.
+            open_to_mine = row.progress.state["digest"] == mine.digest and row.progress.position == UNSEALED
+            return replace(row, progress=replace(row.progress, position=None)) if open_to_mine else row
+
+        try:
+            row = self._rows.show(_key(mine.number))
+        except PartitionNotFound:  # the store has lost writes
+            return bool(self._added(_key(mine.number), asdict(mine))["digest"] == mine.digest)
+        if row.progress.state["digest"] == mine.digest and row.progress.position == UNSEALED:
+            row = self._changed(_key(mine.number), change)
+        return bool(row.progress.state["digest"] == mine.digest)
 
     def remember(self, mine: Generation, current: tuple[int, str]) -> None:
         """Restore rows that the store has lost: a node's generation, and the current one as that node last read it."""
@@ -72,10 +115,20 @@ class Generations:
         self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
         self._added(CURRENT, {"number": number, "digest": digest})
 
-    def current(self) -> tuple[int, str]:
-        """Number and digest of the current generation. Raises `PartitionNotFound` before the first is registered."""
+    def current(self, sealed: Mapping[int, str] = MappingProxyType({})) -> tuple[int, str]:
+        """Number and digest of the current generation. Raises `PartitionNotFound` before the first is registered.
+
+        `sealed` are digests by number that cannot change any more, and are not read. The row of a generation decides
+        its digest; the digest in the row of the current generation may be that of a replaced parsing.
+        """
         state = self._rows.show(CURRENT).progress.state
-        return state["number"], state["digest"]
+        number = state["number"]
+        if number in sealed:
+            return number, sealed[number]
+        try:
+            return number, self._rows.show(_key(number)).progress.state["digest"]
+        except PartitionNotFound:  # the store has lost writes
+            return number, state["digest"]
 
     def list(self) -> Iterator[Generation]:
         """All generations by number."""
@@ -121,16 +174,22 @@ class Generations:
         def change(row: Lease, _now: float) -> Lease:
             return replace(row, progress=replace(row.progress, state=later(row.progress.state)))
 
-        try:
-            state: dict[str, Json] = self._rows.change(CURRENT, change).progress.state
-        except PartitionNotFound:
-            raise _not_kept() from None
+        state: dict[str, Json] = self._changed(CURRENT, change).progress.state
         return state
 
-    def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
+    def _changed(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
+        try:
+            return self._rows.change(key, change)
+        except PartitionNotFound:
+            raise _not_kept() from None
+        except PartitionUpdateFailed as busy:  # whoever waits for the store tries again after a pause
+            raise StoreUnavailable(str(busy)) from None
+
+    def _added(self, key: str, state: dict[str, Json], position: Json = None) -> dict[str, Json]:
         """The state of the row, which is added if it was not there."""
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
-        self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=Progress(state=state))])
+        progress = Progress(position=position, state=state)
+        self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=progress)])
         try:
             stored: dict[str, Json] = self._rows.show(key).progress.state
         except PartitionNotFound:
@@ -147,10 +206,13 @@ class NodeGeneration(Protocol):
     def has_parsing_of(self, number: int) -> bool:
         """Whether this node has the parsing of that generation. Raises `StoreUnavailable`."""
 
+    def seal(self, number: int) -> bool:
+        """Whether this node may commit in that generation; called before every commit. Raises `StoreUnavailable`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedGeneration:
-    """A generation that is always current, for a run or for a node that runs alone."""
+    """A generation that is always current, for a run, which has sealed it, or for a node that runs alone."""
 
     number: int
 
@@ -159,6 +221,9 @@ class FixedGeneration:
 
     def has_parsing_of(self, number: int) -> bool:
         return number == self.number
+
+    def seal(self, number: int) -> bool:  # noqa: ARG002
+        return True
 
 
 class FollowedGeneration:
@@ -171,11 +236,12 @@ class FollowedGeneration:
         self._recent = recent
         self._mine = mine
         self._latest = latest
+        self._sealed: dict[int, str] = {}
 
     def current(self) -> int | None:
         with suppress(StoreUnavailable):  # the last one read holds; a commit tests the generation of the row
             try:
-                self._latest = self._recent.current()
+                self._latest = self._recent.current(self._sealed)
             except PartitionNotFound:  # the store has lost writes; this node restores the last state that it read
                 self._generations.remember(self._mine, self._latest)
         number, digest = self._latest
@@ -186,6 +252,11 @@ class FollowedGeneration:
             return self._generations.show(number).digest == self._mine.digest
         except UsageError:
             return number == self._mine.number
+
+    def seal(self, number: int) -> bool:
+        if number not in self._sealed and self._generations.seal(replace(self._mine, number=number)):
+            self._sealed[number] = self._mine.digest
+        return number in self._sealed
 
 
 def follow(

@@ -131,7 +131,7 @@ class Holdings:
             self._engine.drain(carried)
 
     def acknowledge(self, held: Held, row: Lease) -> None:
-        """Give the acks of other nodes that the row of a lease has to its batch. May be repeated."""
+        """Pass the acks of other nodes, which are in the row of a lease, to its batch. May be repeated."""
         if held.batch is not None and row.progress.forwarded:
             self._engine.acknowledge(held.batch.id, row.progress.forwarded)
 
@@ -142,9 +142,9 @@ class Holdings:
 
     def take_deferred(self) -> list[Report]:
         """The deferred reports of leases without a pending commit, in the order in which they came."""
-        ready = [held for held in self._by_key.values() if held.deferred and not held.pending]
-        if not ready:
+        if not self._by_batch:
             return []
+        ready = [held for held in self._by_batch.values() if held.deferred and not held.pending]
         reports = [report for held in ready for report in held.deferred]
         for held in ready:
             held.deferred = []
@@ -154,11 +154,19 @@ class Holdings:
         """The lease of that batch; None if the batch was cancelled or abandoned."""
         return self._by_batch.get(batch_id)
 
+    @property
+    def running(self) -> list[Held]:
+        """The leases of which a batch is running."""
+        return list(self._by_batch.values())
+
     def where(self, wanted: Callable[[Held], bool]) -> list[Held]:
-        return [held for held in self._by_key.values() if wanted(held)]
+        # A node that waits for work asks several times in every turn.
+        return [held for held in self._by_key.values() if wanted(held)] if self._by_key else []
 
     def ready(self, now: float, wanted: Callable[[Held], bool]) -> list[Held]:
         """Like `where`, without leases that are put off; `now` is the node's own clock."""
+        if not self._by_key:
+            return []
         return [held for held in self._by_key.values() if held.wait_until <= now and wanted(held)]
 
     def clear(self) -> None:
@@ -194,7 +202,7 @@ class Pace:
         return self.limit is None or self._clock.monotonic() >= self._paid_at
 
     def learn(self, records: int) -> None:
-        """Note that so many records were read."""
+        """Note that this many records were read."""
         self._records += records
         if self.limit is not None:
             self._paid_at = max(self._paid_at, self._clock.monotonic()) + records / self.limit
@@ -210,7 +218,7 @@ class Capacity:
     """
 
     def __init__(self, source: Source, batches: int, pace: Pace) -> None:
-        """`batches`: how many of ordinary size are held at a time, or carried by a round if partitions live long."""
+        """`batches`: how many ordinary batches are held at a time, or carried by one round if partitions live long."""
         self._pace = pace
         self._source = source
         self._weighing = source if isinstance(source, WeighsPartitions) else None
@@ -237,3 +245,16 @@ class Capacity:
         elif len(held) >= self._most:
             self._most = min(2 * self._most, GROWTH * self._ordinary)
         return min(self._most - len(held), self.round_size - idle, self._pace.most_leases - len(held))
+
+
+def waves(reports: Sequence[Report]) -> list[list[Report]]:
+    """The reports in waves, at most one per batch in each: a write is derived from the row that the last one left."""
+    found: list[list[Report]] = []
+    seen: dict[str, int] = {}
+    for report in reports:
+        index = seen.get(report.batch_id, 0)
+        seen[report.batch_id] = index + 1
+        if index == len(found):
+            found.append([])
+        found[index].append(report)
+    return found

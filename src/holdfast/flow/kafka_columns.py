@@ -16,7 +16,7 @@ KAFKA_COLUMNS = (TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE
 
 @cache
 def kafka_schema() -> Any:
-    """The columns as Arrow's schema; `pyspark.sql.pandas.types.from_arrow_schema` makes Spark's of it."""
+    """The columns as Arrow's schema; `pyspark.sql.pandas.types.from_arrow_schema` turns it into Spark's."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -69,7 +69,7 @@ class Letter:
         return self.source is not None and "value" in self.source and self.source["value"] is None
 
     def digest(self) -> bytes:
-        """The same for all letters of one record: a processor may have made several rows of it that failed."""
+        """A digest that is the same for all letters of one record: several of the rows made from it may have failed."""
         spilled = None if self.spilled is None else self.spilled["sha256"]
         record = [self.item, self.raw, self.encoding, self.form, self.source, spilled]
         return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).digest()
@@ -164,15 +164,18 @@ class LetterBox(ABC):
 
     @abstractmethod
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
-        """Record that this run has sent them again. Letters that do not exist any more are ignored."""
+        """Record that this run has sent these letters again. Letters that do not exist any more are ignored."""
 
 
 class CommittedLetters(LetterBox):
-    """A letter box that finds the letters of a commit, so that copies of them can be sent. Calls block as others."""
+    """A letter box that finds the letters of a commit, so that copies of them can be sent.
+
+    Calls block, as those of `LetterBox` do.
+    """
 
     @abstractmethod
     def note_name(self, receipt: Any, commit: str) -> str | None:
-        """A name for notes on the letters of this commit, also if it is staged again; None if it has no letters."""
+        """A name for notes on the letters of this commit, the same if it is staged again; None if it has no letters."""
 
     @abstractmethod
     def of_receipt(self, receipt: Any) -> Iterator[Letter]:
@@ -194,17 +197,17 @@ def read_back(box: LetterBox) -> Iterator[str]:
 
 
 class Rebuilder(Protocol):
-    """Makes rows of the records that dead letters keep. Each source has its own."""
+    """Makes rows from the records that dead letters keep. Each source has its own."""
 
     @property
     def keeps(self) -> frozenset[str] | None:
-        """The columns that a letter keeps that is not whole, the others being null; None if it keeps all."""
+        """The columns that a letter keeps if it is not whole; the others are null. None if it keeps all columns."""
 
     def fields(self) -> Any:
-        """The source's data columns, as Spark's `StructType`. Called where there is a session."""
+        """The source's data columns, as Spark's `StructType`. Called where there is a Spark session."""
 
     def refusal(self, letter: Letter) -> str | None:
-        """Why no row can be made of this letter's record; None if it can be tried."""
+        """Why no row can be made from this letter's record; None if it can be tried."""
 
     def row(self, letter: Letter) -> Any:
         """The record as an Arrow record batch of one row. Raises `ValueError` if it is not a record of this source."""
@@ -250,7 +253,7 @@ class NewLetter:
     """The whole record, if only its beginning is in the letter: `LetterBox.whole` reads it."""
 
     def spilled(self, where: Mapping[str, Any]) -> dict[str, Any]:
-        """The further fields of the letter of a record that was spilled to a place."""
+        """The letter's additional fields if its record was spilled; `where` names the object that holds it."""
         data = self.spill or b""
         return {**self.more, "spilled": {**where, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
 
@@ -297,7 +300,7 @@ def _new_letter(item: int, fault: Fault, record: SourceRecord, *, several_rows: 
 
 
 def encoded_bytes(name: str, data: bytes | None, encoding: str = "encoding") -> dict[str, Any]:
-    """Bytes as fields of JSON: text, or base64 with its encoding if they are not UTF-8. No bytes are no fields."""
+    """Bytes as fields of JSON: text, or base64 with its encoding if they are not UTF-8. None gives no fields."""
     if data is None:
         return {}
     try:

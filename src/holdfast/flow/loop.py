@@ -62,7 +62,7 @@ class PipelineLoop:
     ) -> None:
         """`may_claim` is called on every pass; while it returns False, everything is handed back.
 
-        `generation` returns the number of the current one, on every pass; by default it is that of the settings.
+        `generation` returns the number of the current generation, on every pass; by default it is that of the settings.
         `duties` get a turn with every turn of the loop, until the node drains.
         """
         self._coordinator, self._duties, self._holdings = coordinator, duties, Holdings(engine)
@@ -112,8 +112,9 @@ class PipelineLoop:
             self._foreign_acks.turn()
         self._steps.begin("look")
         self._acquirer.look()
-        self._steps.begin("admit")
-        self._acquirer.admit()
+        if len(self._holdings):
+            self._steps.begin("admit")
+            self._acquirer.admit()
         self._steps.begin("plan")
         self._acquirer.hand_off()
         if not self._acquirer.draining:
@@ -122,7 +123,10 @@ class PipelineLoop:
                 duty.turn()
 
     def _records_of(self, reports: Sequence[Report]) -> int:
-        """Records of staged batches; asked before they are committed, as the leases know their batches until then."""
+        """Records of staged batches.
+
+        Call it before they are committed: after that, leases no longer know their batches.
+        """
         staged = (report for report in reports if isinstance(report, Staged))
         return sum(report.counts.processed for report in staged if self._holdings.carrying(report.batch_id))
 
@@ -147,7 +151,7 @@ class PipelineLoop:
 
     @property
     def hands_over(self) -> bool:
-        """Whether endless batches run that another node will go on with."""
+        """Whether endless batches are running that another node will continue."""
         return self._holdings.endless and self._acquirer.shared and self.busy
 
     @property

@@ -41,7 +41,7 @@ class Manifest:
     """Rows that the sink's format cannot hold, and that a setting leaves out."""
 
     def encode(self) -> bytes:
-        """The same manifest gives the same bytes."""
+        """The manifest as bytes; equal manifests give equal bytes."""
         # Neither `asdict`, which copies, nor indented, which is written without C: there may be thousands of files.
         fields = {name: getattr(self, name) for name in Manifest.__slots__}
         if self.routed is None:

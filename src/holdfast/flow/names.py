@@ -1,4 +1,4 @@
-"""Names in the bucket. Pure.
+"""Names in the bucket: keys of manifests, staged files and dead letters, and the layout of data files. Pure.
 
     <root>/<stream>/<partition names>/<generation>_<label>_<first item, 20 digits>.<ext>
     <root>/_holdfast/commits/<stream>/<label>/<sequence, 20 digits>.json
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import string
+from dataclasses import dataclass
 
 from holdfast.flow.batch import Name
 
@@ -26,6 +28,10 @@ LONGEST_FOLDER = 4096
 """Bytes of an output folder as the record names it. Receipt and manifest hold all of them."""
 _HASH_BYTES = 34
 _PLAIN = re.compile(r"[A-Za-z0-9=-][A-Za-z0-9=._-]*")
+DEFAULT_LAYOUT = "{topic}/{place}/{generation}_{partition}_{offset:020}.{ext}"
+PRESETS = {"holdfast": DEFAULT_LAYOUT, "secor": DEFAULT_LAYOUT}
+"""Secor names its files alike, offsets with 20 digits included."""
+_REQUIRED = {"topic", "place", "generation", "partition", "offset", "ext"}
 
 
 def segment(text: str, longest: int = LONGEST_SEGMENT) -> str:
@@ -85,7 +91,7 @@ def dead_letter_key(name: Name, generation: int, first_item: int) -> str:
 
 
 def letter_records_key(name: Name, generation: int, first_item: int) -> str:
-    """The file of the large records of a file of dead letters, which names them."""
+    """The file with the large records of a dead-letter file, whose letters name their parts of it."""
     return f"{OURS}/deadletter-records/{file_key(name, generation, first_item, 'jsonl')}"
 
 
@@ -107,3 +113,54 @@ def staging_key(name: Name, token: int, batch_id: str, part: str) -> str:
 def staged_token(name: Name, key: str) -> int:
     """The token under which a staged object was written."""
     return int(key.removeprefix(staging_folder(name)).split("/", 1)[0])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Makes final keys from a template. What comes from data is escaped, so that different files get different keys."""
+
+    template: str = DEFAULT_LAYOUT
+
+    def key(self, name: Name, generation: int, first_item: int, extension: str, output_folder: str = "") -> str:
+        """The key of a file whose first item is `first_item`."""
+        filled = self.template.format(
+            topic=segment(name.stream),
+            place=folder_path(output_folder) if output_folder else "",
+            generation=generation,
+            partition=segment(name.label),
+            offset=first_item,
+            ext=extension,
+        )
+        return re.sub("/{2,}", "/", filled).strip("/")
+
+    def folder(self, topic: str, output_folder: str) -> str:
+        """The path of an output folder below the root. Raises `ValueError` if its files are not in one folder."""
+        above: list[str] = []
+        for part in self.template.split("/"):
+            fields = {field for _, field, _, _ in string.Formatter().parse(part) if field is not None}
+            if fields - {"topic", "place"}:
+                break
+            above.append(part)
+        joined = "/".join(above)
+        if not {"{topic}", "{place}"} <= set(re.findall(r"\{[a-z]+\}", joined)):
+            raise ValueError("finalize needs a layout that begins with folders of {topic} and {place}")
+        return joined.format(topic=segment(topic), place=folder_path(output_folder) if output_folder else "")
+
+
+def check_layout(text: str) -> str:
+    """The text as a template, or the preset of that name. Raises `ValueError` if two files could get the same key."""
+    template = PRESETS.get(text, text)
+    used = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    unknown = [field for field in used if field not in _REQUIRED]
+    if unknown:
+        raise ValueError(f"has the unknown field {{{unknown[0]}}}; there are {_list(_REQUIRED)}")
+    if missing := _REQUIRED - set(used):
+        raise ValueError(f"must have {_list(missing)}, or two files could get the same key")
+    if template.startswith(("/", "_", ".")) or OURS in template:
+        raise ValueError("must not begin with '/', '_' or '.', nor contain _holdfast")
+    Layout(template).key(Name("topic", "0"), 1, 0, "txt", "dt=2026-01-01")
+    return template
+
+
+def _list(fields: set[str]) -> str:
+    return ", ".join(f"{{{field}}}" for field in sorted(fields))

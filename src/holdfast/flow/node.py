@@ -16,7 +16,7 @@ from holdfast.leases.world import World
 
 IDLE_WAIT = 0.5
 BRIEF_WAIT = 0.05
-"""Seconds between turns while discovery runs or leases are handed over: work begins with the first one."""
+"""Seconds between turns while discovery runs, leases are handed over or a run is made: work begins with the first."""
 NOTICE = 1.2
 """Heartbeats after which every node has looked at the store once."""
 MAX_NOTICE = 3.6
@@ -40,8 +40,16 @@ class Companion(ABC):
         """Whether the node may end when its pipelines are finished."""
         return True
 
+    @property
+    def eager(self) -> bool:
+        """Whether its next turn should come soon, because it is about to find work."""
+        return False
+
     def leave(self) -> None:
-        """The node leaves: hand back what is held. The loops are handed back already."""
+        """Hand back everything that is held, because the node leaves.
+
+        Its loops have handed back their leases already.
+        """
 
 
 class Node:
@@ -79,15 +87,16 @@ class Node:
     def run(self) -> bool:
         """Join, work, leave. Returns True if all pipelines are finished, False if the node was stopped before.
 
-        A node that stops hands its leases back. An error only ends the session: rows whose batch was out name it, and
-        their next owner counts a take-over, so that a partition that kills its nodes is not passed on for ever.
+        A node that stops hands its leases back. An error only ends the session: rows whose batch was out name the
+        error, and their next owner counts a take-over, so that a partition that kills its nodes is not passed on for
+        ever.
         """
         try:
             self._join()
             wait = 0.0
             while not self._stopping and not self.finished:
                 self._turn(self._engine.poll(wait))
-                wait = BRIEF_WAIT if any(loop.discovering or loop.eager for loop in self._loops) else IDLE_WAIT
+                wait = BRIEF_WAIT if self._eager else IDLE_WAIT
             self._finish_what_is_out()
             for loop in self._all_loops():
                 loop.hand_back()
@@ -109,10 +118,17 @@ class Node:
 
     @property
     def finished(self) -> bool:
-        """Whether all pipelines are finished, and nothing beside them goes on."""
+        """Whether all pipelines are finished and no companion is still working."""
         return all(loop.finished for loop in self._loops) and all(beside.finished for beside in self._companions)
 
-    def _all_loops(self) -> list[PipelineLoop]:
+    @property
+    def _eager(self) -> bool:
+        is_found = any(loop.discovering or loop.eager for loop in self._loops)
+        return is_found or any(companion.eager for companion in self._companions)
+
+    def _all_loops(self) -> Sequence[PipelineLoop]:
+        if not self._companions:
+            return self._loops
         return [*self._loops, *(loop for companion in self._companions for loop in companion.loops)]
 
     def _turn(self, reports: Sequence[Report]) -> None:
@@ -171,7 +187,7 @@ class Node:
             self._turn(self._engine.poll(IDLE_WAIT / 5))
 
     def _let_others_notice(self) -> None:
-        """Work on until the other nodes know that this one leaves: they take its leases within a moment then."""
+        """Keep working until the other nodes know that this one leaves: then they take its leases without delay."""
         for loop in self._all_loops():
             loop.take_no_more()
         with suppress(SessionExpired):  # the session is not usable any more

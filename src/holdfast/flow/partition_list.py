@@ -2,8 +2,8 @@
 
 Two calls of a driver may find different partitions, for example because a table has changed. If rows of both were
 mixed, ranges would overlap or leave gaps. So a driver first stores its list under its own token, and then names the
-list in the run's row, which is fenced. Rows are only added from a list that the run's row names: whoever adds them, now
-or late, adds the same ones.
+list in the run's row, which is fenced. Rows are only added from a list that the run's row names: every node that adds
+them, however late, adds the same ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PartitionList:
         self._limits = limits
 
     def write(self, partitions: Iterable[Partition], token: int, existing: Counter[str]) -> Json:
-        """Store the partitions in the order of claim, and return what names the list in the run's row.
+        """Store the partitions in the order of claim, and return the reference to the list for the run's row.
 
         `existing` has the number of partitions of each group. Raises `Refused` if there are too many.
         """
@@ -89,7 +89,9 @@ class PartitionList:
         for key in self._keys(pending):
             (row,) = until_answered(world, "store", partial(store.get, [key]))
             if row is None:
-                raise LeaseLost(f"the list {pending['list']} of run {self._coordinator.run!r} is gone: it was added")
+                raise LeaseLost(
+                    f"the list {pending['list']} of run {self._coordinator.run!r} is gone: it was added already"
+                )
             for fields in row.progress.state:
                 yield Partition(**fields)
 

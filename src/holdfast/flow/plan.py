@@ -19,7 +19,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
-from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported, timed
+from holdfast.flow.pipeline import ReportsEvents, TimedStep, call_isolated, describe, reported
 from holdfast.flow.source import AfterPublish, Source, SplitsPartitions, StagingListener
 from holdfast.flow.splitting import Splitter
 from holdfast.leases import transitions
@@ -81,29 +81,30 @@ class Planner:
             self._splitter.turn(has_room=self._rounds.has_room)
         if not self._rounds.has_room or not self._capacity.may_begin:
             return
-        now, most = self._world.clock.monotonic(), self._capacity.round_size
-        gone = self._holdings.ready(now, lambda held: held.admitted and bool(held.gone) and held.batch is None)
-        if gone:
+        now = self._world.clock.monotonic()
+        ready = self._holdings.ready(now, lambda held: held.admitted and held.batch is None)
+        if gone := [held for held in ready if held.gone]:
             self._rebuild(gone, generation)
-        idle = self._holdings.ready(now, lambda held: held.admitted and held.at_rest and held.hand_to is None)
-        idle = [held for held in idle if self.is_at(generation, held)]
+            ready = [held for held in ready if self._holdings.get(held.lease.key) is held]
+        idle = [held for held in ready if not held.pending and held.hand_to is None and self.is_at(generation, held)]
         if idle:
+            most = self._capacity.round_size
             self._rounds.send(self.plan(idle)[:most], most)
         else:
             self._emit_noticed()
 
     def _rebuild(self, gone: Sequence[Held], generation: int | None) -> None:
-        """Stage pending commits again whose staged data is gone."""
+        """Stage again the pending commits whose staged data is gone."""
         ranges = ((held, self._committer.range_to_rebuild(held, generation)) for held in gone)
         self._rounds.send([(held, cut) for held, cut in ranges if cut is not None], self._capacity.round_size)
 
     def plan(self, idle: Sequence[Held]) -> list[Planned]:
-        """The next batch of each lease that has one; the others wait, are closed or complete, or count an attempt.
+        """The next batch of each lease that has one; the others wait, are closed or complete, or have a failed attempt.
 
         An error that the source raises for one partition is an attempt of that partition.
         """
         try:
-            with timed(self._world, self._coordinator.pipeline, "plan"):
+            with TimedStep(self._world, self._coordinator.pipeline, "plan"):
                 plans = call_isolated(self._ask, idle, Unavailable)
         except Unavailable as away:
             self._committer.put_off(idle, "source", away)
@@ -181,7 +182,7 @@ class Rounds:
         *,
         timeout: float,
     ) -> None:
-        """`timeout`: seconds that a batch may run before it is cancelled and counts an attempt."""
+        """`timeout`: seconds that a batch may run before it is cancelled, which counts as an attempt."""
         self._coordinator = coordinator
         self._engine = engine
         self._holdings = holdings
@@ -206,7 +207,7 @@ class Rounds:
         """The rounds that may run beside each other and beside the running ones."""
         if self._engine.endless:
             return groups
-        out = self._holdings.where(lambda held: held.batch is not None)
+        out = self._holdings.running
         if any(held.deadly for held in out):
             return []
         deadly = [group for group in groups if group[0][0].deadly]
@@ -215,16 +216,23 @@ class Rounds:
         return [] if out else deadly[:1]
 
     def _begin(self, group: Sequence[Planned]) -> list[Planned]:
-        """Record in the rows that need it that a batch runs; returns the batches whose leases are still held."""
-        doubtful = [(held, cut) for held, cut in group if held.lease.history.begun is False]
+        """Record in the rows that need it which batches run; returns the batches whose leases are still held."""
         limits = self._coordinator.policy.limits
-        results = self._coordinator.write_each([(held.lease, _begun(cut, limits)) for held, cut in doubtful])
-        for (held, _), result in zip(doubtful, results, strict=True):
+        changes = [(held, _begun(cut, limits)) for held, cut in group if held.lease.history.begun is False]
+        changes += [(held, transitions.come_back) for held in self._back_from_earlier_rounds(group)]
+        results = self._coordinator.write_each([(held.lease, change) for held, change in changes])
+        for (held, _), result in zip(changes, results, strict=True):
             if isinstance(result, LeaseLost):
                 self._holdings.drop(held)
             else:
                 held.lease = result
         return [(held, cut) for held, cut in group if self._holdings.get(held.lease.key) is held]
+
+    def _back_from_earlier_rounds(self, group: Sequence[Planned]) -> list[Held]:
+        """Leases whose rows say that a batch is out although it has come back: this round is not their doing."""
+        idle = self._holdings.where(lambda held: held.batch is None and held.lease.history.begun is True)
+        sent = {held.lease.key for held, _ in group} if idle else set()
+        return [held for held in idle if held.lease.key not in sent]
 
     def _submit(self, group: Sequence[Planned]) -> None:
         cancel_at, now = self._deadline_of_round(), self._coordinator.world.clock.monotonic()
@@ -248,15 +256,16 @@ class Rounds:
 
     def _deadline_of_round(self) -> float:
         """Twice the timeout if another round is running, because the engine gives the cores to that round first."""
-        is_second = any(held.batch is not None for held in self._holdings)
-        return self.deadline() + (self._timeout if is_second else 0.0)
+        return self.deadline() + (self._timeout if self._holdings.running else 0.0)
 
     def cancel_overdue(self) -> None:
-        """Cancel the batches whose deadline has passed; each counts an attempt."""
-        if not self._coordinator.session.usable:
-            return  # the node itself was held up: it cannot tell how long its batches took, and they are lost anyway
+        """Cancel the batches whose deadline has passed; each counts as an attempt."""
+        running = self._holdings.running
+        # A node that was held up cannot tell how long its batches took, and they are lost anyway.
+        if not running or not self._coordinator.session.usable:
+            return
         now = self._coordinator.world.clock.monotonic()
-        for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
+        for held in [held for held in running if held.cancel_at <= now]:
             reason = f"the batch took longer than {self._timeout:g} s"
             self._holdings.cancel([held])
             self._coordinator.world.emit(BatchCancelled(self._coordinator.pipeline, held.lease.key, reason))

@@ -43,7 +43,7 @@ class Processor(ABC):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the processor may change data columns, or make several rows of one row.
+        """Whether the processor may change data columns, or make several rows from one row.
 
         A step that only leaves rows out does not.
         """
@@ -57,7 +57,7 @@ class Processor(ABC):
         """
 
     def in_task(self) -> TaskStep | None:
-        """The same work as a step inside the staging task, which saves a trip through Python; None if there is none.
+        """The same work as a step inside the staging task, which saves a trip through Python; None if impossible.
 
         It is used for the last processors of a pipeline. Its columns may then differ by topic, which one DataFrame
         cannot have.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline, ReportsEvents, call_isolated, reported, timed
+from holdfast.flow.pipeline import Pipeline, ReportsEvents, TimedStep, call_isolated, reported
 from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult
 from holdfast.flow.source import PublishingListener
 from holdfast.leases import transitions
@@ -42,20 +42,20 @@ class Publisher:
     def publish_pending(self, begin_step: Callable[[], None]) -> None:
         """Publish pending commits in order, step by step; `begin_step` is called before each step.
 
-        Ends after the time of a heartbeat; the rest is published in the next turn.
+        Ends after one heartbeat interval; the rest is published in the next turn.
         """
         self._emit_noticed()
         clock, until = self._coordinator.world.clock, None
         waiting = self._holdings.ready(
             clock.monotonic(), lambda held: held.admitted and held.pending and not held.gone and not held.restaging
         )
-        for portion in self._portions(waiting):
+        for portion in self._portions(waiting) if waiting else ():
             if until is None:
                 until = clock.monotonic() + self._coordinator.session.timing.heartbeat
             elif clock.monotonic() > until:
                 return
             begin_step()
-            with timed(self._coordinator.world, self._coordinator.pipeline, "publish"):
+            with TimedStep(self._coordinator.world, self._coordinator.pipeline, "publish"):
                 self.publish(portion)
 
     def publish(self, pending: Sequence[Held]) -> None:
@@ -114,7 +114,7 @@ class Publisher:
         return {name: Halt(f"a commit waits for sink {name!r}, which is no longer configured") for name in unknown}
 
     def _settled(self, held: Held, results: Mapping[str, PublishResult | Exception]) -> bool:
-        """Whether all sinks have published it; if not, halts it, marks it to be rebuilt, or puts it off."""
+        """Whether all sinks have published the commit; if not, halts it, marks it to be rebuilt, or puts it off."""
         errors = {name: result for name, result in results.items() if result is not None}
         halts = [result for result in errors.values() if isinstance(result, Halt)]
         gone = tuple(name for name, result in errors.items() if isinstance(result, StagedDataGone))

@@ -153,6 +153,12 @@ def with_run(row: Lease, run: Run) -> Lease:
     return replace(row, progress=replace(row.progress, state=_state_of(run)))
 
 
+def is_readable(row: Lease) -> bool:
+    """Whether this version can read the run of the row: one of a later version may have another status."""
+    state = row.progress.state
+    return row.unreadable is None and isinstance(state, dict) and state.get("status") in set(RunStatus)
+
+
 def run_of(row: Lease) -> Run:
     """The run of a row. Fields of a later version are ignored."""
     state = {name: value for name, value in row.progress.state.items() if name in Run.__dataclass_fields__}

@@ -1,9 +1,9 @@
-"""The driver of a run: decides how the run begins, goes on and ends.
+"""The driver of a run: decides how the run begins, continues and ends.
 
 A driver is called by the node that holds the run's locks, in a thread of its own, beside the loop that works on the
 run's partitions. A run goes through one or more phases: the partitions of a phase are added, nodes work on them, and
-when all of them are finished, `advance` says what follows. The eight states of a run do not change for that: a run with
-several phases stays RUNNING from the first to the last.
+when all of them are finished, `advance` says what follows. Phases do not show in the status: a run with several phases
+stays RUNNING from the first to the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Raises `LeaseLost` if another node drives the run now, or if the run has ended."
 
 
 class Extend(NamedTuple):
-    """The run goes on with a further phase and its partitions; `state` is stored together with the phase."""
+    """The run continues with another phase and its partitions; `state` is stored together with the phase."""
 
     phase: str
     partitions: Iterable[Partition]
@@ -43,17 +43,17 @@ class End(NamedTuple):
 
 
 class RunDriver(ABC):
-    """Decides how a run begins, goes on and ends. May block.
+    """Decides how a run begins, continues and ends. May block.
 
-    Every call may be repeated, by another node too, because a node may die after any of them. An error of the type
-    `Unavailable` is waited for; `UsageError` and `Refused` fail the run; any other error is reported and tried again.
+    Every call may be repeated, by another node too, because a node may die after any of them. After `Unavailable` the
+    call is repeated; `UsageError` and `Refused` fail the run; any other error is reported and tried again.
     """
 
     def locks(self, configuration: Json) -> Sequence[str]:  # noqa: ARG002 - for drivers whose runs name them
         """Names of the locks that a run with this configuration needs; all of them are taken or none.
 
-        Runs that share no lock go on at the same time. A run that names none has the lock of all such runs of its
-        pipeline. Connects to nothing.
+        Runs that share no lock can run at the same time. A run that names no lock takes the one that all such runs of
+        its pipeline share. Connects to nothing.
         """
         return ()
 
@@ -62,7 +62,7 @@ class RunDriver(ABC):
         return run.state
 
     def resume(self, run: Run) -> None:
-        """Called before the run, whose partitions exist, is RUNNING, also after it was stopped for any time."""
+        """Called before a run whose partitions exist becomes RUNNING, also after it was stopped, for however long."""
 
     @abstractmethod
     def partitions(self, run: Run) -> Iterable[Partition]:
@@ -86,3 +86,9 @@ def ended_status(run: Run) -> RunStatus:
     if failed and failed == sum(group.partitions for group in groups):
         return RunStatus.FAILED
     return RunStatus.COMPLETED_WITH_ERRORS if failed else RunStatus.COMPLETED
+
+
+def is_finished(run: Run) -> bool:
+    """Whether all partitions of the run are finished, by their sums."""
+    groups = run.groups.values()
+    return all(group.completed + group.failed_partitions == group.partitions for group in groups)

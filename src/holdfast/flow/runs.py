@@ -13,7 +13,19 @@ from typing import Any
 
 from holdfast.errors import LeaseLost, UsageError, storable
 from holdfast.flow.partition_list import LIMITS, PartitionLimits, PartitionList
-from holdfast.flow.run import ENDED, NEXT, Run, RunStatus, by_group, by_node, new_row, run_of, runs_of, with_run
+from holdfast.flow.run import (
+    ENDED,
+    NEXT,
+    Run,
+    RunStatus,
+    by_group,
+    by_node,
+    is_readable,
+    new_row,
+    run_of,
+    runs_of,
+    with_run,
+)
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import FINISHED, Json, Partition, Status
@@ -55,7 +67,7 @@ class Runs:
         return self._change(run_id, RunStatus.STOPPING)
 
     def resume(self, run_id: str) -> Run:
-        """Let a STOPPED run go on where it was. Raises `UsageError` if it is not STOPPED."""
+        """Let a STOPPED run continue where it was. Raises `UsageError` if it is not STOPPED."""
 
         def resumed(run: Run, now: float) -> Run:
             ready = _become(run, RunStatus.READY, now, {"completed_at": None, "error": None})
@@ -82,7 +94,7 @@ class Runs:
         return self._write(run_id, settled)
 
     def fail(self, run_id: str, error: str, token: int | None = None) -> Run:
-        """End the run by an error. A run that has ended already stays as it is.
+        """End the run with an error. A run that has ended already stays as it is.
 
         With the `token` of a driver, raises `LeaseLost` if another one drives the run now.
         """
@@ -112,11 +124,16 @@ class Runs:
         """The run as it was last aggregated. Raises `PartitionNotFound`."""
         return run_of(self._rows.show(run_id))
 
-    def list(self) -> Iterator[Run]:
-        return (run_of(row) for row in self._rows.rows() if row.unreadable is None)
+    def list(self, left_out: Callable[[str], object] = lambda _id: None) -> Iterator[Run]:
+        """The runs by id. `left_out` is called with the ids of those that this version cannot read."""
+        for row in self._rows.rows():
+            if is_readable(row):
+                yield run_of(row)
+            else:
+                left_out(row.key)
 
     def coordinator(self, run_id: str) -> Coordinator:
-        """Leases of that run's partitions for this node."""
+        """The coordinator of that run's leases on this node."""
         live = self._live
         return Coordinator(live.store, live.world, live.session, live.pipeline, run=run_id, policy=live.policy)
 
@@ -164,7 +181,7 @@ class Runs:
     def extend(self, run_id: str, token: int, phase: str, partitions: Iterable[Partition], state: Json) -> Run:
         """Begin a phase: list its partitions, store phase and state with the list, and add the rows.
 
-        The keys of the partitions are those of no earlier phase. Raises `Refused` if there are too many partitions.
+        No earlier phase may have partitions with the same keys. Raises `Refused` if there are too many partitions.
         """
         groups = self.show(run_id).groups
         existing = Counter({name: group.partitions for name, group in groups.items()})
@@ -176,7 +193,7 @@ class Runs:
         return self.add_pending(self._fenced(run_id, token, extended), token)
 
     def add_pending(self, run: Run, token: int) -> Run:
-        """Add the rows of a list that the run's row names, if there is one: another driver may have died with it."""
+        """Add the rows of the list that the run's row names, if any: another driver may have died before doing so."""
         if (pending := run.pending) is None:
             return run
         partitions = self._list(run.id)
@@ -215,7 +232,7 @@ class Runs:
         return bool(self.coordinator(run_id).create(children)) if children else False
 
     def end(self, run_id: str, token: int, status: RunStatus, error: str | None = None) -> Run:
-        """End a RUNNING run. A run that a person has stopped meanwhile goes on stopping."""
+        """End a RUNNING run. A run that a person has stopped meanwhile stays STOPPING."""
 
         def ended(run: Run, now: float) -> Run:
             kept = None if error is None else storable(error)
@@ -272,7 +289,7 @@ def _become(run: Run, status: RunStatus, now: float, changes: dict[str, Any]) ->
 
 
 def _if_allowed(run: Run, status: RunStatus, now: float, changes: dict[str, Any]) -> Run:
-    """The run with that status; as it is if a person or another driver has decided otherwise meanwhile."""
+    """The run with that status, or unchanged if a person or another driver has decided otherwise meanwhile."""
     return _become(run, status, now, changes) if run.status in NEXT[status] else run
 
 

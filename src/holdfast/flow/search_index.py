@@ -3,7 +3,13 @@
 An index that a run fills carries the pipeline and the run in its metadata. Nothing else is ever deleted.
 
 A run writes through an alias of its own, its **write alias**. While it is there, requests of the run are accepted; once
-it is removed, a request that arrives late is refused, and does not create an index of that name either.
+it is removed, a request that arrives late is refused, and does not create an index of that name either. The writes of a
+run that may be resumed are suspended: the alias is renamed, and only an alias with that other name can be reopened. An
+alias that was closed therefore stays closed, even if a node wakes up late and tries to reopen it.
+
+An index of a run that is not live has a **spare alias**. A swap takes it from the index that becomes live and gives it
+to the former one, in the same action; a node that removes an index takes its spare alias first. An index without a
+spare alias is never promoted again, so that no node removes an index that another one has promoted meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +21,10 @@ from typing import Any, NamedTuple
 
 WRITE_ALIAS = "_holdfast_writes"
 """End of the names of write aliases."""
+SUSPENDED = "suspended_"
+"""Beginning of the name of a write alias while its run may not write."""
+SPARE_ALIAS = "_holdfast_spare"
+"""End of the name of a spare alias, which begins with that of its index."""
 
 
 class IndexOwner(NamedTuple):
@@ -46,8 +56,8 @@ class IndexedDocument(NamedTuple):
 class NewDocument(NamedTuple):
     """A document to be written.
 
-    With a version it is written unless the index has a later one. Without, it is written unless the document was
-    changed since it was found as `found`, or added if that is None.
+    With a version, it is written unless the index has a later one. Without a version, it replaces the document that was
+    found as `found`, unless that was changed since; if `found` is None, it is added.
     """
 
     id: str
@@ -76,7 +86,7 @@ class SearchIndexes(ABC):
 
     @abstractmethod
     def create(self, index: str, owner: IndexOwner, plan: IndexPlan) -> None:
-        """Create an index to be filled: without refresh and replicas, and with a long memory of deleted versions.
+        """Create an index to be filled: without refresh and replicas, and with deleted versions remembered for long.
 
         An index of the same owner stays as it is. Raises `Refused` if the name belongs to anybody else.
         """
@@ -107,19 +117,31 @@ class SearchIndexes(ABC):
 
     @abstractmethod
     def swap(self, alias: str, former: AliasState, index: str) -> bool:
-        """Replace what is under the name by the index, in one action, only if it is still `former`.
+        """Put the index under the name in place of `former`, in one action, only if `former` is still there.
 
-        A concrete index of that name is deleted in the same action. Returns False, and changes nothing, if the
-        server has found another state or does not have the index.
+        A concrete index of that name is deleted in the same action. Returns False, and changes nothing, if the server
+        has found another state, or does not have the index, or somebody has begun to remove it.
         """
 
     @abstractmethod
     def open_writes(self, index: str, alias: str) -> None:
-        """Add a write alias to the index. Raises `Refused` if there is no such index."""
+        """Add a write alias that no other caller adds to the index. Raises `Refused` if there is no such index."""
+
+    @abstractmethod
+    def suspend_writes(self, alias: str) -> None:
+        """Refuse requests under a write alias, if it is open, until it is reopened."""
+
+    @abstractmethod
+    def reopen_writes(self, alias: str) -> bool:
+        """Open a write alias that is suspended. Returns whether it is open now; False if it was closed."""
+
+    @abstractmethod
+    def writes(self, alias: str) -> tuple[str, ...]:
+        """The indexes that have this write alias, open or suspended; none if it was closed."""
 
     @abstractmethod
     def close_writes(self, alias: str) -> None:
-        """Remove a write alias, if it is there. Requests under it are refused from now on."""
+        """Remove a write alias for good, open or suspended, if it is there. Its requests are refused from now on."""
 
     @abstractmethod
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
@@ -135,8 +157,11 @@ class SearchIndexes(ABC):
 
     @abstractmethod
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
-        """Delete the documents that have not been changed since they were found. Returns how many they are."""
+        """Delete the documents that have not been changed since they were found. Returns how many were deleted."""
 
     @abstractmethod
     def remove(self, index: str, owner: IndexOwner) -> bool:
-        """Delete the index if it is of this owner and only write aliases name it. Returns whether it is gone."""
+        """Delete the index if it is of this owner and not live, nor named by any other alias.
+
+        Returns whether it is gone. From the first request on it cannot be promoted any more.
+        """

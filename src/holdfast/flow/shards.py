@@ -14,8 +14,10 @@ through the node.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -23,6 +25,8 @@ import msgspec
 from holdfast.flow.batch import Plan
 from holdfast.leases.lease import Json, Lease
 
+MAX_ITEM = 2**63 - 1
+_SHARD = attrgetter("shard")
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names and values in the order in which they were sent; a name may occur twice."""
 
@@ -38,6 +42,10 @@ class StreamRecord(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     body: bytes | None
     """None for a record without a body, such as a tombstone of Kafka; an empty body is `b""`."""
+
+
+ShardRecords: TypeAlias = tuple[str, Sequence[StreamRecord]]
+"""Records of the shard with that id, in their order. There is at least one, and the sequence does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class Shard:
 
 
 class Lag(NamedTuple):
-    """How far a reader is behind the end of a shard; None where the stream does not tell."""
+    """How far a reader is behind the end of a shard; None where the stream does not report it."""
 
     records: int | None
     milliseconds: int | None
@@ -71,8 +79,9 @@ class Lag(NamedTuple):
 class RecordsMissing:
     """Records were deleted, usually by retention, before they were read.
 
-    `start` and `end` are the offsets [start, end) that are gone; None where the stream does not tell. If `halted`, the
-    reader fetches nothing more of this shard, and the partition must be halted; otherwise it continues after the gap.
+    `start` and `end` are the offsets [start, end) that are gone; None where the stream does not report them. If
+    `halted`, the reader fetches nothing more of this shard, and the partition must be halted; otherwise it continues
+    after the gap.
     """
 
     shard: str
@@ -93,7 +102,7 @@ class ShardFailed:
     """This shard cannot be read, and waiting does not help; the reader fetches nothing more of it.
 
     If `halt`, going on would lose or mix up records and a person must look, for example because the stream was deleted
-    and created again. Otherwise it counts an attempt of the partition.
+    and created again. Otherwise it counts as an attempt of the partition.
     """
 
     shard: str
@@ -102,6 +111,11 @@ class ShardFailed:
 
 
 ShardReport: TypeAlias = RecordsMissing | ShardEnded | ShardFailed
+
+
+def item_of(offset: int) -> int | None:
+    """The offset itself; None if it has more than 64 bits."""
+    return offset if offset <= MAX_ITEM else None
 
 
 class ShardReader(ABC):
@@ -113,7 +127,7 @@ class ShardReader(ABC):
 
     @abstractmethod
     def add(self, shard: str, position: Json) -> None:
-        """Read this shard too, from the position on. A shard that is being read is read anew from there.
+        """Read this shard too, from the position on. A shard that is being read already is read again from there.
 
         Does not wait for the stream. A shard or position that is unreadable comes through `reports` as `ShardFailed`.
         """
@@ -127,7 +141,7 @@ class ShardReader(ABC):
 
     @abstractmethod
     def pause(self, shard: str) -> None:
-        """Fetch nothing of this shard until `resume`, and go on then with the next record.
+        """Fetch nothing of this shard until `resume`, and then continue with the next record.
 
         Does not wait for the stream. May be repeated, as often as `fetch` is called.
         """
@@ -145,6 +159,13 @@ class ShardReader(ABC):
         `SourceUnavailable` if the stream does not respond; the call may be repeated and loses nothing.
         """
 
+    def fetch_by_shard(self, limit: int, timeout: float) -> Sequence[ShardRecords]:
+        """Like `fetch`, with the records of each shard together.
+
+        The sequences may create a record only when it is read.
+        """
+        return [(shard, [*records]) for shard, records in groupby(self.fetch(limit, timeout), _SHARD)]
+
     @abstractmethod
     def reports(self) -> list[ShardReport]:
         """What became known about shards since the last call. Does not block."""
@@ -160,6 +181,13 @@ class ShardReader(ABC):
     @abstractmethod
     def position_after(self, offset: int) -> Json:
         """The position after the record with this offset, which must have been fetched. Pure."""
+
+    def item_of(self, offset: int) -> int | None:
+        """The 64-bit number that identifies rows made from that record; None if there is none. Pure.
+
+        It grows with the offsets of a shard.
+        """
+        return item_of(offset)
 
     @abstractmethod
     def close(self) -> None:
@@ -210,7 +238,7 @@ class ShardedStream(ReportsLags):
         """By shard, the position to begin at. Blocks. Raises `SourceUnavailable`.
 
         The result is stored before anything is read: `latest`, looked up a second time, would skip records. A time
-        after the newest record is the position behind it. A shard that does not exist any more is left out.
+        after the newest record gives the position after that record. A shard that does not exist any more is left out.
         """
 
     @abstractmethod
@@ -220,6 +248,10 @@ class ShardedStream(ReportsLags):
         A lease without a position begins where its spec says. Returns a `Halt`, a `BatchError` or a `Wait` for a shard
         that cannot be read as it is, as `Source.plan` does. Blocks. Raises `SourceUnavailable`.
         """
+
+    def item_of(self) -> Callable[[int], int | None]:
+        """What `ShardReader.item_of` of its readers computes, as a function that can be pickled. Pure."""
+        return item_of
 
     @abstractmethod
     def reader_factory(self) -> ReaderFactory:

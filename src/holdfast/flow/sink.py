@@ -1,4 +1,4 @@
-"""The sink: tasks of the engine stage; the node does everything else.
+"""The sink: the engine's tasks stage rows; the node does everything else.
 
 A sink has three methods: stager, receipt and publish. A feature that only some sinks have is a capability: a separate
 interface that a sink may also implement and that the loop finds by type. The order for one commit is stage, commit,
@@ -87,7 +87,7 @@ class BoundsTimes(ABC):
 
     @abstractmethod
     def use_time_patterns(self, patterns: Sequence[tuple[str, str]]) -> None:
-        """Processors name output folders by these patterns of strftime, each with its time zone.
+        """Note that processors name output folders by these patterns of strftime, each with its time zone.
 
         Called once, before the sink is opened; not at all if no processor names folders after times.
         """
@@ -127,7 +127,7 @@ class PublishesFiles:
     _progress: Callable[[], None] | None = None
 
     def report_progress_to(self, progress: Callable[[], None]) -> None:
-        """Keep a function that `progress` calls from now on; any thread may call it."""
+        """Set the function that `progress` calls from now on. Any thread may call it."""
         self._progress = progress
 
     def progress(self) -> None:
@@ -180,7 +180,7 @@ class StagesIndexes(ABC):
 
     @abstractmethod
     def plan(self, mappings: Mapping[str, Any], settings: Mapping[str, Any]) -> IndexPlan:
-        """The mappings and settings of an entity's index, with those of the sink for what these do not set."""
+        """The mappings and settings of an entity's index; those of the sink fill in what these do not set."""
 
     @abstractmethod
     def indexes(self) -> SearchIndexes:
@@ -188,11 +188,11 @@ class StagesIndexes(ABC):
 
     @abstractmethod
     def use_aliases(self, aliases: Mapping[str, str]) -> None:
-        """By entity, the index of rows whose partition names none, such as dead letters that are sent again."""
+        """Use these indexes, by entity, for rows whose partition names none, such as redriven dead letters."""
 
 
 class RunsWorkers(ABC):
-    """Workers that live handle the records by themselves. What they return goes to the other sinks of the pipeline.
+    """Long-lived workers handle the records themselves. What they return goes to the other sinks of the pipeline.
 
     Such a pipeline has no processors and no routes.
     """
@@ -215,11 +215,11 @@ class RunsWorkers(ABC):
     @property
     @abstractmethod
     def source_defaults(self) -> Mapping[str, Any]:
-        """Settings of the source that count unless the file gives them."""
+        """Settings of the source that apply unless the file gives them."""
 
     @abstractmethod
     def endless(self, source: Source, others: Mapping[str, Sink]) -> Source:
-        """A source whose batches go on until they are drained; `others` are the other sinks.
+        """A source whose batches continue until they are drained; `others` are the other sinks.
 
         Raises `UsageError` if this source has no shards or does not read the stream that the sink's settings name, or
         if one of the sinks cannot be written to.
@@ -239,7 +239,14 @@ class RunsWorkers(ABC):
 
     @abstractmethod
     def rebuilder(self) -> Rebuilder:
-        """Makes rows of dead letters that `stager` can hand to the workers' code. Needs no Spark."""
+        """Makes rows from dead letters that `stager` can hand to the workers' code. Needs no Spark."""
+
+    @abstractmethod
+    def redriving(self, source: Source, others: Mapping[str, Sink]) -> Sink:
+        """This sink as a redrive uses it: its stager feeds `others` with what the workers' code returns.
+
+        `source` is what `endless` has returned: rows of a record are known by the same numbers as if it were read.
+        """
 
 
 def other_sinks(function: RunsWorkers, sinks: Mapping[str, Sink]) -> dict[str, Sink]:

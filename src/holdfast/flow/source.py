@@ -13,7 +13,7 @@ publishes staged files halts rather than mix two reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import Unavailable
@@ -77,6 +77,9 @@ class Source(ABC):
     """Seconds for which `discover` may yield a complete partition. If the store deletes its row before that, the
     partition is read a second time."""
 
+    task_modules: Collection[str] = ()
+    """Modules that tasks import only when they read. Workers on the node's host begin with them."""
+
     def open(self) -> None:
         """Check that the source exists and matches the settings. Raises `Unavailable` or `Refused`."""
 
@@ -88,7 +91,7 @@ class Source(ABC):
         """Yield partitions in the order in which they should be taken, also those that exist already.
 
         Runs on one node at a time, in a thread of its own. `state` is JSON shared by all nodes; changes to it are saved
-        when the iteration ends. None is a sign of life, for a search that finds nothing for minutes. Raises
+        when the iteration ends. None may be yielded as a sign of life, if the search finds nothing for minutes. Raises
         `Unavailable`; the whole search is then repeated later.
         """
 
@@ -101,8 +104,8 @@ class Source(ABC):
         """For each lease, where its next batch ends, starting at its position.
 
         Returns (does not raise) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going
-        on would lose or mix up data. Raises `Unavailable`. Any other error counts an attempt of the partition for which
-        it is raised: the call is repeated for halves of the leases until that partition is alone.
+        on would lose or mix up data. Raises `Unavailable`. Any other error counts as an attempt of the partition for
+        which it is raised: the call is repeated for halves of the leases until that partition is alone.
         """
 
     @abstractmethod
@@ -149,7 +152,7 @@ class CutsShort(ABC):
 
 
 class OffsetPositions(CutsShort):
-    """Positions are `{"offset": item}`: the next item to read, whatever the batch."""
+    """Positions are `{"offset": item}`: the next item to read, regardless of the batch."""
 
     def position(self, item: int) -> Json:
         """The position whose next record is that item. Pure."""
@@ -190,7 +193,7 @@ class StagingListener(ABC):
 
     @abstractmethod
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
-        """A batch of this node was staged up to `end`, with that many rows and bytes. Does not block."""
+        """Note that a batch of this node was staged up to `end`, with that many rows and bytes. Does not block."""
 
 
 class PublishingListener(ABC):
@@ -198,7 +201,7 @@ class PublishingListener(ABC):
 
     @abstractmethod
     def published(self, leases: Sequence[Lease]) -> None:
-        """Everything before the positions of these leases is visible. Never raises, never waits."""
+        """Note that everything before the positions of these leases is visible. Never raises, never waits."""
 
 
 class ReportsExtents(ABC):
@@ -218,7 +221,7 @@ class Rebuilds(ABC):
 
     @abstractmethod
     def rebuilder(self) -> Rebuilder:
-        """Makes rows of the records that dead letters keep. Needs no Spark."""
+        """Makes rows from the records that dead letters keep. Needs no Spark."""
 
 
 class RereadsRecords(ABC):
@@ -269,7 +272,7 @@ class SplitsPartitions(ABC):
     def split(self, lease: Lease) -> Split | None:
         """What the owner keeps of the rest after the lease's position, and what becomes new partitions.
 
-        None if too little is left. Blocks, and may be called in vain. Raises `Unavailable` or `BatchError`.
+        None if too little is left. Blocks; the result may be left unused. Raises `Unavailable` or `BatchError`.
         """
 
 

@@ -1,8 +1,8 @@
 """Splitting: when no partition of a run is free any more, owners share what is left of theirs.
 
 Estimates are wrong and nodes are of different speed, so that at the end of a run some nodes have much to do and others
-nothing. A node that sees no free partition first hands back what it holds and cannot begin, and then splits its largest
-partition at the cursor. Nothing more is shared until somebody has taken that.
+nothing. A node that sees no free partition first hands back what it holds but cannot begin, and then splits its largest
+partition at the cursor. Nothing more is shared until another node has taken what was shared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Splitter:
         self._next = 0.0
 
     def turn(self, *, has_room: bool) -> None:
-        """Finish interrupted splits, and share what others could do. `has_room`: whether batches can begin now."""
+        """Finish interrupted splits, and split partitions with which other nodes could help.
+
+        `has_room`: whether batches can begin now.
+        """
         world = self._coordinator.world
         now = world.clock.monotonic()
         resting = self._holdings.ready(now, lambda held: held.admitted and held.at_rest and held.hand_to is None)
@@ -61,7 +64,7 @@ class Splitter:
             return True
 
     def _hand_back(self, waiting: Sequence[Held]) -> None:
-        """Hand back half of what waits here, the smallest ones."""
+        """Hand back half of the leases that wait here, the smallest ones."""
         ordered = sorted(waiting, key=lambda held: rest_of(held.lease))
         going = ordered[: (len(ordered) + 1) // 2]
         self._coordinator.release([held.lease for held in going])
@@ -93,7 +96,7 @@ class Splitter:
         return made
 
     def _finish(self, held: Held) -> None:
-        """Add the rows that the row names, then remove their names from it."""
+        """Add the rows of the new partitions that this row names, then remove these names from it."""
         children = splits.unfinished_split(held.lease)
         self._coordinator.create(children)
         (result,) = self._coordinator.write([held.lease], splits.split_done)

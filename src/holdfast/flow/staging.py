@@ -39,7 +39,7 @@ class StagedBatch:
     """Bytes that the receipt of one sink may take in the row; None: any number."""
     several_rows: bool = False
     """Whether processors may make several rows of a record, so that one of them may fail and another not."""
-    together: bool = False
+    whole_records: bool = False
     """Whether all rows that processors make of a record come to one task."""
     reader: RecordReader | None = field(default=None, compare=False)
     """Reads records from the source a second time, for dead letters; None if the source cannot do that."""
@@ -106,7 +106,7 @@ class Staging(ABC):
         """
 
     def room(self, batch: StagedBatch) -> Room | None:  # noqa: ARG002 - most have no bound
-        """How much may be added to this batch; None: no limit. A batch that may be cut short is cut there."""
+        """How much may be added to this batch; None: no limit. A batch that may be cut short is cut at that limit."""
         return None
 
     def expect(self, batch: StagedBatch, output_folders: Collection[str]) -> None:
@@ -139,23 +139,32 @@ class Staging(ABC):
     def abandon(self, batch: StagedBatch) -> None:
         """Delete everything staged for a batch that failed before its receipt was reported. Never raises."""
 
+    def feed(self, others: Mapping[str, Staging]) -> None:
+        """Take the stagings of the sinks in `Stager.feeds`: `finish` writes to them, and is called before theirs.
+
+        Called once, before anything is staged.
+        """
+
     def close(self) -> None:
         """End threads and close connections at the end of the task. Never raises."""
 
 
 class RefusesRecords(Staging):
-    """Can tell beforehand which rows it will refuse, so that all rows of a record can be kept as dead letters.
+    """A staging that knows beforehand which rows it will refuse; all rows of their records become dead letters.
 
     For sinks in which a row that is written twice exists twice.
     """
 
     @abstractmethod
     def refusals(self, batch: StagedBatch, rows: Any, output_folder: str = "") -> Any | None:
-        """Why `write` would keep rows as dead letters, as an Arrow array with nulls for the others; None: no row."""
+        """Why `write` would refuse rows, as an Arrow array with null for good rows; None if all rows are good."""
 
     @abstractmethod
     def withhold(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any, output_folder: str = "") -> int:
-        """Keep these rows as dead letters, each with its reason: all rows of their records. Returns their number."""
+        """Keep these rows, which are all rows of their records, as dead letters with these reasons.
+
+        Returns their number.
+        """
 
 
 class Stager(ABC):
@@ -163,6 +172,10 @@ class Stager(ABC):
 
     bounded: bool = False
     """Whether a receipt may have many entries, so that it must be kept from outgrowing its row."""
+    feeds: Collection[str] = ()
+    """Sinks of the same pipeline whose rows come from this one, and not from the frame: a handler makes them."""
+    task_modules: Collection[str] = ()
+    """Modules that tasks import only when they stage. Workers on the node's host begin with them."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
@@ -190,7 +203,7 @@ class ChecksColumns(ABC):
 
     @abstractmethod
     def check_columns(self, fields: Any) -> None:
-        """Raise `Refused` if the settings name a column that is not among these, Spark's `StructType`. Pure."""
+        """Raise `Refused` if the settings name a column that is not among `fields`, Spark's `StructType`. Pure."""
 
 
 def receipt_files(parts: Sequence[Json]) -> list[Json]:

@@ -52,6 +52,8 @@ class Entity:
     """Whether rows have a version that grows with every change; without it, catching up reads all rows."""
     has_deleted_flag: bool = False
     """Whether rows are marked as deleted instead of being removed; if not, deletes are found by comparing keys."""
+    has_tombstones: bool = False
+    """Whether keys of deleted rows are noted elsewhere, see `LiveTables.removed`."""
     append_only: bool = False
     """Whether rows never change: catching up reads new rows only."""
 
@@ -94,7 +96,7 @@ class LiveTables(ABC):
 
     @abstractmethod
     def settled(self, mark: Json) -> bool:
-        """Whether no transaction that was open at the mark is open any more.
+        """Whether all transactions that were open at the mark have ended.
 
         Catch-up partitions since a mark that were made after it has settled find every change made before it.
         """
@@ -103,8 +105,9 @@ class LiveTables(ABC):
     def copy_partitions(self, entities: Sequence[str], sizing: Sizing) -> Iterator[Partition]:
         """Partitions that cover all rows of these entities, in the order in which they should be claimed.
 
-        The group is the entity. `spec` has `entity`, `from`, `to` and `pass` (0); `range_start` and `range_end` count
-        the rows of the entity before and up to the end of the partition. Raises `Refused` beyond the limits of a run.
+        The group is the entity. `spec` has `entity`, `from`, `to` and `pass` (0); `range_start` and `range_end` are how
+        many rows of the entity come before the partition and up to its end. Raises `Refused` beyond the limits of a
+        run.
         """
 
     @abstractmethod
@@ -116,16 +119,26 @@ class LiveTables(ABC):
         """
 
     @abstractmethod
-    def counts(self, entities: Sequence[str]) -> Mapping[str, int]:
-        """The exact number of rows that are not deleted, by entity, all at the same moment."""
+    def removed(self, entity: str, since: Json) -> Iterator[Sequence[str]] | None:
+        """Ids of the documents whose rows were deleted since the mark, page by page; some may have a row by now.
+
+        None if deletes are not noted, or not since that mark: then keys have to be compared.
+        """
+
+    @abstractmethod
+    def counts(self, entities: Sequence[str], since: Json = None) -> Mapping[str, int]:
+        """The exact number of rows that are not deleted, by entity, all at the same moment.
+
+        With a mark, rows changed since then are not counted in entities where these are found without reading all rows.
+        """
 
     @abstractmethod
     def present(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, int | None]:
-        """Of these documents, those that have a row now that is not deleted, with the version of the row."""
+        """Of these documents, those whose row exists now and is not deleted, with the version of the row."""
 
     @abstractmethod
     def find(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
-        """Of these documents, the rows that are not deleted, as they are now."""
+        """The rows of these documents that are not deleted, as they are now."""
 
     @abstractmethod
     def pages(self, entity: str) -> Iterator[Sequence[TableRow]]:

@@ -1,7 +1,7 @@
 """Operations on the bytes of many records at once, in Arrow and numpy: no Python object per record.
 
-A column of bytes is one buffer in memory, record after record. A file mostly has the same bytes, with a few bytes
-before or after each record.
+A column of bytes is one buffer in memory, record after record. A file mostly consists of the same bytes, with a few
+bytes before or after each record.
 """
 
 from __future__ import annotations
@@ -49,8 +49,19 @@ def lengths(array: Any) -> Any:
 
 
 def has_byte(array: Any, byte: bytes) -> bool:
-    """Whether the byte occurs in any record. May also match in the memory of a null."""
-    return bool((np.frombuffer(content(array), np.uint8) == ord(byte)).any())
+    """Whether the byte occurs in any record. Bytes in the memory of a null may match, too."""
+    data = np.frombuffer(content(array), np.uint8)
+    # The smallest byte is found without a copy, and most records have nothing below a space.
+    return bool(len(data) and data.min() <= ord(byte) and (data == ord(byte)).any())
+
+
+def begins_with(array: Any, byte: bytes) -> Any:
+    """Whether the first byte of each record is this one; false for an empty record."""
+    borders, data = _borders(array), np.frombuffer(array.buffers()[2] or b"", np.uint8)
+    if not len(data):
+        return np.zeros(len(array), bool)
+    first = data[np.minimum(borders[:-1], len(data) - 1)]
+    return (first == ord(byte)) & (borders[1:] > borders[:-1])
 
 
 def joined(*parts: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Columnar files: rows are collected in memory and written many at once, as row groups; Parquet and what reads it."""
+"""Columnar files: rows are collected in memory and written many at once, as row groups. Reads and writes Parquet."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ class CompressedOptions(Options):
     )
     level: Annotated[int, Field(ge=1, le=9)] | None = Field(
         None,
-        description="Level of gzip and zstd; a fast level by default. From 4 on gzip is smaller and much slower.",
+        description="Level of gzip and zstd; a fast level by default. From level 4 on, gzip files are smaller and "
+        "much slower to write.",
     )
 
 

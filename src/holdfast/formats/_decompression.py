@@ -35,7 +35,10 @@ _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
 
 def decompressed(data: Readable, compression: Compression) -> Iterator[bytes]:
-    """The parts of a file that `compressed` wrote. Raises `ValueError` when it is damaged or compressed otherwise."""
+    """The parts of a file that `compressed` wrote.
+
+    Raises `ValueError` if it is damaged or compressed in another way.
+    """
     if compression == "none":
         return iter(lambda: data.read(READ_BYTES), b"")
     if compression == "gzip":
@@ -197,7 +200,7 @@ def _whole(part: bytes, size: int) -> bytes:
 
 
 def unsnappy(chunk: bytes, limit: int = MAX_BLOCK) -> bytes:
-    """The content of snappy data without any framing. Raises `ValueError` for anything else, and for no content."""
+    """The content of snappy data without any framing. Raises `ValueError` for anything else, and if it is empty."""
     return _not_empty(_unsnappy(chunk, limit))
 
 

@@ -101,7 +101,7 @@ def text_faults(rows: Any) -> Any | None:
 
 
 def not_utf8(rows: Any) -> Any:
-    """Indices of the rows of a record batch, or values of an array, with such text. They are found by halving."""
+    """Indices of the rows of a record batch, or values of an array, with text that is not UTF-8; found by halving."""
     import numpy as np
     import pyarrow as pa
 

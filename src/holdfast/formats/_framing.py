@@ -12,7 +12,7 @@ _NULL = -1
 
 
 def chained(values: Any, delimiter: bytes) -> Any:
-    """One buffer: all records, with the delimiter between each two. There is at least one, and none is null."""
+    """One buffer: all records, with the delimiter between each two. There is at least one record, and none is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -21,7 +21,7 @@ def chained(values: Any, delimiter: bytes) -> Any:
 
 
 def holds(values: Any, delimiter: bytes) -> Any | None:
-    """A mask of the messages that contain the delimiter, or form one at their end with it; None if there are none."""
+    """A mask of the messages in which a delimiter begins, even if it ends after the message; None if none does."""
     import pyarrow.compute as pc
 
     from holdfast.formats._arrays import beside, has_byte, lengths

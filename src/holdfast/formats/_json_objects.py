@@ -29,6 +29,11 @@ def json_objects(rows: Any) -> Any:
     return _objects(rows.schema.names, rows.columns, rows.num_rows)
 
 
+def json_texts(texts: Any) -> Any:
+    """Each text as a JSON string; null for null."""
+    return _texts(texts.cast(pa.string()))
+
+
 def raw_records(rows: Any) -> tuple[list[bytes], bool]:
     """The bytes of each row for a dead letter, and whether they are the column `value` or JSON of all columns."""
     names = rows.schema.names
@@ -60,7 +65,7 @@ def _values(column: Any) -> Any:
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return column.cast(pa.string())
     if types.is_string(kind) or types.is_large_string(kind):
-        return _texts(column.cast(pa.string()))
+        return json_texts(column)
     if types.is_floating(kind):
         return _fractions(column)
     if types.is_date(kind):

@@ -22,7 +22,7 @@ Tombstones = Literal["dead_letter", "empty", "skip"]
 
 
 def limit(rows: str, setting: str, chosen: str, choices: Mapping[str, str]) -> list[str]:
-    """The sentence of `Format.limits` for a setting: what becomes of such rows, and what else it may say."""
+    """The sentence of `Format.limits` for a setting: what becomes of such rows, and which other values it may have."""
     others = ", ".join(choice for choice in choices if choice != chosen)
     return [f"{rows} {choices[chosen]} ({setting}: {chosen}; may be {others})"] if chosen in choices else []
 

@@ -28,7 +28,8 @@ class FailingOptions(Options):
     )
     on_error: Literal["dead_letter", "keep", "tag"] = Field(
         "dead_letter",
-        description="What happens to a row on which it fails: it becomes a dead letter (`dead_letter`), or is kept "
+        description="What happens to a row on which the processor fails: it becomes a dead letter (`dead_letter`), "
+        "or is kept "
         "with nulls for the missing values (`keep`), and with a mark in the column `tags` (`tag`).",
     )
     tags_on_failure: tuple[str, ...] = Field(
@@ -48,7 +49,7 @@ def require(frame: DataFrame, names: Iterable[str], who: str) -> None:
 
 
 def refuse_ours(names: Iterable[str], who: str) -> None:
-    """Raise `Refused` if a column that is made or removed is holdfast's."""
+    """Raise `Refused` if a column that is made or removed belongs to holdfast."""
     from holdfast.spark.columns import OUR_COLUMNS
 
     for name in names:

@@ -44,7 +44,8 @@ class GrokConfig(FailingOptions):
     )
     max_line_bytes: Annotated[ByteSize, Field(gt=0), AddedLater] = Field(
         64 * 1024,
-        description="Largest text that is matched; it fails on longer ones. The time for a text without a match may "
+        description="Largest text that is matched; the processor fails on longer ones. The time for a text without "
+        "a match may "
         "grow with the square of its length.",
     )
 
@@ -115,7 +116,7 @@ class Grok(Processor):
         return sql.when(text.isNotNull() & applies(self._config), number.otherwise(sql.lit(UNMATCHED)))
 
     def _groups(self, source: str, matching: str) -> Any:
-        """The texts of the groups of the pattern that matches, from number 1 on; empty where a group took no part."""
+        """The texts of the groups of the matching pattern, from number 1 on; empty where a group matched nothing."""
         from pyspark.sql import functions as sql
 
         text, groups = text_of(source), sql.lit(None)

@@ -15,8 +15,8 @@ from holdfast.registry import Plugin
 
 NAME = "key_value"
 PAIRS, KEYS, DISTINCT, SORTED = "_key_value_pairs", "_key_value_keys", "_key_value_distinct", "_key_value_sorted"
-FEW_KEYS = 100
-"""Up to so many keys, looking each one up takes less time than sorting the pairs."""
+MAX_LOOKED_UP = 100
+"""Up to this number of keys, looking each of them up takes less time than sorting the pairs."""
 
 
 class KeyValueConfig(FailingOptions):
@@ -101,14 +101,14 @@ def _value_of(key: Any) -> Any:
 
 
 def _sorted_if_needed() -> Any:
-    """The pairs by key and position, if many keys come several times."""
+    """The pairs by key and position, if many keys occur more than once."""
     from pyspark.sql import functions as sql
 
     def by_key(entry: Any, position: Any) -> Any:
         return sql.struct(entry["key"].alias("key"), position.alias("position"), entry["value"].alias("value"))
 
     keys = sql.size(DISTINCT)
-    return sql.when((keys < sql.size(KEYS)) & (keys > FEW_KEYS), sql.sort_array(sql.transform(PAIRS, by_key)))
+    return sql.when((keys < sql.size(KEYS)) & (keys > MAX_LOOKED_UP), sql.sort_array(sql.transform(PAIRS, by_key)))
 
 
 def _first_of_each() -> Any:
@@ -122,11 +122,13 @@ def _first_of_each() -> Any:
         return sql.struct(entry["position"], entry["key"], entry["value"])
 
     first = sql.sort_array(sql.transform(sql.filter(SORTED, is_first), by_position))
-    of_many = sql.map_from_entries(sql.transform(first, lambda entry: sql.struct(entry["key"], entry["value"])))
-    of_few = sql.map_from_arrays(sql.col(DISTINCT), sql.transform(DISTINCT, _value_of))
+    sorted_out = sql.map_from_entries(sql.transform(first, lambda entry: sql.struct(entry["key"], entry["value"])))
+    looked_up = sql.map_from_arrays(sql.col(DISTINCT), sql.transform(DISTINCT, _value_of))
     keys = sql.size(DISTINCT)
     return (
-        sql.when(keys == sql.size(KEYS), sql.map_from_entries(PAIRS)).when(keys <= FEW_KEYS, of_few).otherwise(of_many)
+        sql.when(keys == sql.size(KEYS), sql.map_from_entries(PAIRS))
+        .when(keys <= MAX_LOOKED_UP, looked_up)
+        .otherwise(sorted_out)
     )
 
 

@@ -18,7 +18,7 @@ _CORRUPT = "_corrupt"
 
 
 class ParseJsonConfig(FailingOptions):
-    """The column with JSON, and the columns to make of it."""
+    """The column with JSON, and the columns to make from it."""
 
     source: str = Field("value", min_length=1, description="Column with JSON objects.")
     schema_: str | None = Field(

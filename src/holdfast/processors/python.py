@@ -47,7 +47,7 @@ class PythonFunction(Processor):
 
 
 def build(config: PythonConfig) -> PythonFunction:
-    """The processor, with its function imported. Raises `UsageError` when there is none."""
+    """The processor, with its function imported. Raises `UsageError` if there is no such function."""
     return PythonFunction(config.function, imported(config.function))
 
 

@@ -19,7 +19,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class ObjectSettings:
-    """What written objects have besides their bytes. Without anything, the bucket's own settings apply."""
+    """What written objects have besides their bytes. If nothing is set, the bucket's own settings apply."""
 
     storage_class: str | None = None
     encryption: str | None = None

@@ -55,7 +55,7 @@ class S3Objects:
         return True
 
     def replace(self, key: str, data: bytes, etag: str | None) -> str:
-        """Write the object if it still has this ETag, or does not exist if the ETag is None; returns the new ETag.
+        """Write the object if it still has this ETag; None: if it does not exist. Returns the new ETag.
 
         Raises `Exists` or `Missing` otherwise. The existing object may come from an earlier attempt of the same call.
         """

@@ -37,7 +37,7 @@ def analyse(spark: SparkSession, pipeline: Pipeline) -> PlanError | None:
 
 
 def _plan(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Plan a round without batches. What is refused in no single part is an error of the whole pipeline."""
+    """Plan a round without batches. An error that belongs to no single part is one of the whole pipeline."""
     try:
         Planner(spark, pipeline, (), planning).analyse()
     except Exception as error:
@@ -84,7 +84,7 @@ def _spark_error(error: BaseException) -> BaseException | None:
 
 
 def _context(error: Any) -> str:
-    """The text that Spark blames, as far as it says."""
+    """The text that Spark blames, if the error names it."""
     try:
         return next((str(context.fragment()) for context in error.getQueryContext()), "")
     except Exception:  # noqa: BLE001 - an error that was raised by Python has no context

@@ -32,7 +32,7 @@ NO_FOLDER = f"{OUTPUT_FOLDER_COLUMN} is null: a processor has named no output fo
 
 
 def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The rows of each batch. `batch_ids`: of the round, in order, for rows that have the index of their batch."""
+    """The rows of each batch. `batch_ids`: those of the round, in order, if rows have the index of their batch."""
     column = rows.column(BATCH_COLUMN)
     if not len(column):
         return
@@ -100,7 +100,7 @@ def rows_by_route(rows: Any, routes: Collection[str | None]) -> dict[str | None,
 
 
 def count_routed(rows: Any, routes: Collection[str | None]) -> int:
-    """How many rows belong to at least one of the routes, which are named by their columns; None: all rows do."""
+    """How many rows belong to at least one of these routes, given by their columns; all rows if `routes` is None."""
     if None in routes:
         return int(rows.num_rows)
     matching = [np.asarray(rows.column(route).to_numpy(zero_copy_only=False), bool) for route in routes]
@@ -176,7 +176,7 @@ def with_first_refused(batch: StagedBatch, rows: Any, count: int, reason: str) -
 
 
 def with_folderless_refused(batch: StagedBatch, rows: Any) -> Any:
-    """The rows, with a fault where a processor has named no output folder although it names them for others."""
+    """The rows, with a fault where a processor has named no output folder but has named one for other rows."""
     if OUTPUT_FOLDER_COLUMN not in rows.schema.names or not rows.column(OUTPUT_FOLDER_COLUMN).null_count:
         return rows
     without = pc.and_(rows.column(OUTPUT_FOLDER_COLUMN).is_null(), rows.column(FAULT_COLUMN).is_null())

@@ -1,10 +1,10 @@
-"""Cuts a batch short that is larger than planned: in bytes of records, or in files of its commit.
+"""Cuts short a batch that is larger than planned: in bytes of records, or in files of its commit.
 
 Sizes are planned from means and known only when records are read. A source that gives sizes reads each batch in order
 and in one task, so that everything from the first row that does not fit belongs to the next batch.
 
 The files of a commit are known only when rows are staged. There a batch is cut between two records: a processor may
-make several rows of a record, so the rows of the last record are kept back until the next record begins. A record is
+make several rows from a record, so the rows of the last record are kept back until the next record begins. A record is
 staged whole or not at all. A record that no commit can hold is a dead letter.
 """
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOO_MANY_FILES = (
-    "it alone becomes more files than one commit may have; raise max_files of the sink, or let records have fewer "
+    "this record alone becomes more files than one commit may have; raise max_files of the sink, or let records "
+    "have fewer "
     "partition names"
 )
 Rooms = Callable[[StagedBatch], Sequence[tuple[Room, str | None]]]

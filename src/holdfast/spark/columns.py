@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.errors import UsageError
 from holdfast.flow.fault import COLUMNS, MAX_RAW_BYTES, MAX_REASON, RECORD, ROW
 from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, SYSTEM_COLUMNS
 
@@ -52,10 +53,14 @@ def fault(reason: str | Column, when: Column | None = None) -> Column:
 
     Without `when`, a record fails where the reason is not null. Rows that have a fault keep it. The letter has the
     record as it was read if the source can read it a second time, as Kafka, objects and archives can; else it has the
-    reason and the origin alone.
+    reason and the origin alone. Raises `UsageError` without a Spark session.
     """
+    from pyspark import SparkContext
     from pyspark.sql import functions as sql
+    from pyspark.sql.utils import is_remote
 
+    if not is_remote() and SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark would only assert it
+        raise UsageError("holdfast.fault needs a Spark session: call it inside the function of the processor")
     why = sql.lit(reason) if isinstance(reason, str) else reason
     fails = why.isNotNull() if when is None else why.isNotNull() & when
     said = sql.to_json(sql.struct(sql.lit(RECORD).alias("kind"), sql.substring(why, 1, MAX_REASON).alias("reason")))

@@ -87,14 +87,17 @@ JARS = (
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A Maven repository. `user` and `password` come from the user's settings or from the URL, which keeps neither."""
+    """A Maven repository.
+
+    `user` and `password` come from the user's settings or from its URL; `url` contains neither.
+    """
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
 
     def fetch(self, jar: Jar) -> bytes:
-        """Return the bytes of a file. Raises `Unavailable` if it cannot be had."""
+        """Return the bytes of a file. Raises `Unavailable` if it cannot be fetched."""
         request = Request(f"{self.url.rstrip('/')}/{jar.path}")  # noqa: S310 - the scheme is checked
         if self.user:
             credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -118,7 +121,7 @@ def jar_folder() -> Path:
 
 
 def connector_jars() -> list[Path]:
-    """Return the connector's jars, to be given to `start_session`. Looks only whether they exist.
+    """Return the connector's jars, to be given to `start_session`. Checks only that they exist.
 
     Raises `UsageError` when a jar is missing.
     """
@@ -136,7 +139,7 @@ def install_connector(repository: Repository, folder: Path, say: Callable[[str],
     """Fetch the jars that the folder lacks or has with other bytes, and return how many. May be repeated.
 
     Raises `Unavailable` if the repository does not respond, `UsageError` if it has other bytes under a name, or if the
-    folder cannot be written; a file is either there with its bytes or as it was.
+    folder cannot be written; each file is then either complete or unchanged.
     """
     missing = [jar for jar in JARS if not jar.is_genuine(folder)]
     for jar in missing:
@@ -198,7 +201,7 @@ def _mirror(settings: Path) -> Repository:
         of = {part.strip() for part in _text(mirror, "mirrorOf").split(",")}
         if of & _MIRRORS_CENTRAL and "!central" not in of:
             name = _text(mirror, "id")
-            users = [one for one in root.iterfind("{*}servers/{*}server") if _text(one, "id") == name]
+            users = [server for server in root.iterfind("{*}servers/{*}server") if _text(server, "id") == name]
             user, password = (_text(users[0], "username"), _text(users[0], "password")) if users else ("", "")
             return Repository(_text(mirror, "url"), user, password)
     return Repository(CENTRAL)

@@ -75,7 +75,7 @@ def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
 
 
 def how_it_ended(spark: SparkSession, error: BaseException, partitions: Sequence[str]) -> str:
-    """Why a session is gone, as far as its process tells, and which partitions it was working on."""
+    """Why a session is gone, as far as its process shows, and which partitions it was working on."""
     names = ", ".join(partitions[:MAX_NAMES]) + (
         f" and {len(partitions) - MAX_NAMES} more" * (len(partitions) > MAX_NAMES)
     )
@@ -112,7 +112,7 @@ Planning = Callable[..., AbstractContextManager[None]]
 def planning(*part: str | int) -> Iterator[None]:
     """Raise an error of the block as a `PlanError` of that part of the pipeline.
 
-    What waiting helps against, and the end of the JVM, are raised as they are.
+    Errors that may pass with time, and the end of the JVM, are raised unchanged.
     """
     from py4j.protocol import Py4JNetworkError
 

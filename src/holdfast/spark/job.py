@@ -36,10 +36,10 @@ from holdfast.flow.staging import ChecksColumns, StagedBatch, Stager, staged_bat
 from holdfast.spark.batch_limits import SizeLimitStep
 from holdfast.spark.columns import RECORD_COLUMN, quoted, with_record
 from holdfast.spark.failures import Planning, readable, session_is_gone
-from holdfast.spark.report import REPORT_SCHEMA, JobReport, TaskReport
+from holdfast.spark.report import JobReport, TaskReport
 from holdfast.spark.routes import routed
 from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount, unnamed
-from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks
+from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks, staged_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -79,23 +79,23 @@ def doubts_of(source: Source, batches: Sequence[Batch]) -> Mapping[str, str]:
 class Job:
     """A lazy Spark job, and the counters that its tasks fill."""
 
-    frame: DataFrame | None
-    """The frame whose rows are the reports of the tasks; None if there is nothing to read."""
+    reports: Any
+    """A lazy frame or RDD of the reports of tasks, with the ids of their batches; None if there is nothing to read."""
     counts: ProcessorCounts | None = None
     size_limit: SizeLimitStep | None = None
 
     def run(self, batches: Sequence[Batch]) -> JobReport:
         """Run the job. Blocks; raises what Spark raises, and `BatchError` if rows with a fault were lost on the way."""
         reports = defaultdict[str, list[TaskReport]](list)
-        if self.frame is None:
+        if self.reports is None:
             return JobReport(reports)
-        for row in self.frame.collect():
-            reports[row.batch].append(TaskReport.decode(row.report))
+        for batch_id, report in self.reports.collect():
+            reports[batch_id].append(TaskReport.decode(report))
         dropped, read = dict[str, int](), dict[str, int]()
         if self.counts is not None:
             every = [report for of_batch in reports.values() for report in of_batch]
             staged = RowCount(sum(report.rows_in for report in every), sum(report.faults_in for report in every))
-            dropped = self.counts.dropped(self.frame, staged)
+            dropped = self.counts.dropped(self.reports, staged)
             read = self.counts.read.rows_by_batch([batch.id for batch in batches])
         if self.size_limit is not None:
             for batch_id, admitted in self.size_limit.admitted().items():
@@ -119,7 +119,9 @@ class Planner:
         self._pipeline = pipeline
         self._batches = batches
         self._processors, self._steps = _divided(pipeline)
-        self._stagers = {name: sink.stager() for name, sink in pipeline.sinks.items()}
+        self._all_stagers = {name: sink.stager() for name, sink in pipeline.sinks.items()}
+        fed = {name for stager in self._all_stagers.values() for name in stager.feeds}
+        self._stagers = {name: stager for name, stager in self._all_stagers.items() if name not in fed}
         self._reader: RecordReader | None = None
 
     def job(self) -> Job:
@@ -157,7 +159,7 @@ class Planner:
             return Job(None)
         task = self._task_without_expressions(rows)
         if task is not None:
-            return Job(run_tasks(self._spark, rows.tasks, partial(_read_and_stage, rows, task), REPORT_SCHEMA))
+            return Job(run_tasks(self._spark, rows.tasks, partial(_read_and_stage, rows, task)))
         return self._job_of_expressions(rows)
 
     def _job_of_expressions(self, rows: TaskRows) -> Job:
@@ -176,7 +178,7 @@ class Planner:
         return Job(self._staged(processed(counts, counted)), counts, size_limit)
 
     def _task_without_expressions(self, rows: TaskRows) -> StageTask | None:
-        """Stages rows as they were read; None if a processor, a route or a sink needs a Spark expression."""
+        """The task that stages rows as they were read; None if anything in the pipeline needs a Spark expression."""
         if self._processors or self._pipeline.has_routes:
             return None
         if self._steps:
@@ -210,9 +212,9 @@ class Planner:
                     carried[name] = sql.col(quoted(name))
         else:
             names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
-        together = not self._several_rows or keeps_records_together(frame)
-        task = self._stage_task(names, route_columns, together=together)
-        return frame.select(*carried.values()).mapInArrow(task, REPORT_SCHEMA)
+        whole_records = not self._several_rows or keeps_records_together(frame)
+        task = self._stage_task(names, route_columns, whole_records=whole_records)
+        return staged_frame(frame.select(*carried.values()), task)
 
     def _sink_columns(self, fields: StructType) -> dict[str, Mapping[str, Any]]:
         """By sink, the columns that it needs."""
@@ -241,14 +243,16 @@ class Planner:
         names: Mapping[str, Mapping[str, str] | None],
         route_columns: Mapping[str, str] = {},
         *,
-        together: bool = True,
+        whole_records: bool = True,
     ) -> StageTask:
+        # A sink that another one feeds needs no columns of the frame.
         sinks = {
-            name: SinkTask(self._task_stagers[name], names[name], route_columns.get(name)) for name in self._stagers
+            name: SinkTask(stager, names.get(name, {}), route_columns.get(name))
+            for name, stager in self._task_stagers.items()
         }
         batches = self._to_stage
         if self._several_rows:
-            batches = [replace(batch, together=together) for batch in batches]
+            batches = [replace(batch, whole_records=whole_records) for batch in batches]
         return StageTask(batches, sinks, self._steps)
 
     @property
@@ -261,7 +265,7 @@ class Planner:
         return {name: self._task_stager(name, sink) for name, sink in self._pipeline.sinks.items()}
 
     def _task_stager(self, name: str, sink: Sink) -> Stager:
-        return sink.stager_for(self._batches) if isinstance(sink, StagesByBatch) else self._stagers[name]
+        return sink.stager_for(self._batches) if isinstance(sink, StagesByBatch) else self._all_stagers[name]
 
     @cached_property
     def _to_stage(self) -> list[StagedBatch]:
@@ -325,7 +329,7 @@ def _counting(counts: ReadCounts, size_limit: SizeLimitStep) -> Callable[[Iterat
     return lambda portions: counts.counted_here(size_limit.admit(portions))
 
 
-def _read_and_stage(rows: TaskRows, stage: StageTask, task: int) -> Any:
+def _read_and_stage(rows: TaskRows, stage: StageTask, task: int) -> Iterator[tuple[str, str]]:
     return stage(rows.rows(task))
 
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.batch import Batch, TaskEnd, common_end
+from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import CutsShort, SalvagesDamage, Source
 from holdfast.leases.lease import Counts, Json
 
-REPORT_SCHEMA = "batch string, report string"
 NEEDS_MEMORY = "a Python worker needs more memory than spark.worker_memory allows"
 FILES_IN_ANY_ROW = 16
 """Maximum number of files whose receipt fits into the row of any store."""
@@ -38,7 +37,7 @@ class TaskReport:
     end: int | None = None
     """The first item that was left for the next batch; None if all was staged."""
     reads: bool = False
-    """Reported by a step that reads in order and stages nothing: the rows that it left came to no task."""
+    """Reported by a step that reads in order and stages nothing: no other task got the rows that it did not read."""
     source_end: int | None = None
     """The first item that the source itself has left for the next batch: nothing from it on came to a task."""
     source_position: str | None = None
@@ -57,7 +56,7 @@ class TaskReport:
     """Why one of the rows became a dead letter, without values of the record."""
 
     def encode(self) -> str:
-        """The report as JSON, without what is as in an empty report: a round may have thousands of reports."""
+        """The report as JSON, without fields that are as in an empty report: a round may have thousands of reports."""
         return json.dumps({name: value for name, value in self.__dict__.items() if value != _NOTHING[name]})
 
     @classmethod
@@ -98,7 +97,7 @@ class JobReport:
 
 
 def batch_report(pipeline: Pipeline, batch: Batch, reports: Sequence[TaskReport], read: int = 0) -> Report:
-    """One report of a batch from those of its tasks. `read`: its rows that came to the processors of the frame."""
+    """One report of a batch from those of its tasks. `read`: how many of its rows came to the frame's processors."""
     for report in reports:
         if report.error is not None:
             return Failed(batch.id, report.error, report.unavailable)

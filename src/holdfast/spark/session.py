@@ -31,8 +31,9 @@ SECRETS = "(?i)secret|password|token|key"
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
+DEFAULT_JAVA_OPTIONS = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
 _DEFAULTS = {
-    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    "spark.driver.defaultJavaOptions": DEFAULT_JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.redaction.regex": SECRETS,
@@ -45,6 +46,8 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A silent fall-back to pickled rows would be several times slower; an error is better.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    # Tasks of frames would have Python workers of their own beside those of other tasks.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # Without kafka: its V1 source turns every row into a Java object and back, which takes a fifth of the JVM's time.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
@@ -76,12 +79,12 @@ def start_session(
 ) -> SparkSession:
     """Start the Spark session of this process. Takes seconds, and sets Spark's environment variables.
 
-    `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Those that are
-    named in `secrets`, or whose names say secret, are on no command line. Tasks find the modules of `py_files`, and on
-    a cluster holdfast itself. With a local master each Python worker may take `worker_memory` bytes, by default its
-    share of the machine. Under `spark-submit` the JVM runs already, and jars have to be given there. The caller's
-    signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when this process has a session
-    already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
+    `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Settings that are
+    named in `secrets`, or whose names suggest a secret, do not appear on a command line. Tasks find the modules of
+    `py_files`, and on a cluster holdfast itself. With a local master each Python worker may take `worker_memory` bytes,
+    by default its share of the machine. Under `spark-submit` the JVM runs already, and jars have to be given there. The
+    caller's signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when this process has a
+    session already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -118,7 +121,10 @@ def _started(everything: Mapping[str, str], public: list[tuple[str, str]]) -> Sp
 
 
 def _without_secrets(settings: Mapping[str, str], secrets: Collection[str]) -> list[tuple[str, str]]:
-    """What may be on the JVM's command line, which every user of the machine can read. The rest follows by socket."""
+    """The settings that may be on the JVM's command line, which every user of the machine can read.
+
+    The rest follows by socket.
+    """
     return [(name, value) for name, value in settings.items() if name not in secrets and not re.search(SECRETS, name)]
 
 
@@ -187,7 +193,7 @@ def _share_of_machine(settings: Mapping[str, str], master: str) -> int:
 
 
 def check_cores(master: str, needed: int) -> None:
-    """Raise `UsageError` if Spark on this machine runs fewer tasks at once than live, so that some never begin."""
+    """Raise `UsageError` if Spark on this machine runs fewer tasks at once than are needed: some would never begin."""
     if _is_local(master) and _local_cores(master) < needed:
         raise UsageError(
             f"workers of functions, and a core for other pipelines, need {needed} cores, and Spark's master is "
@@ -313,9 +319,9 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def redaction(secrets: Iterable[str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of what Spark redacts on its pages, in its logs and in plans.
+    """Return the settings that decide what Spark redacts on its pages, in its logs and in plans.
 
-    They cover the settings that `secrets` names, names that say secret, and what `settings` already redacts.
+    They cover the settings that `secrets` names, names that suggest a secret, and what `settings` already redacts.
     """
     words = (SECRETS.removeprefix("(?i)"), "jaas", "credential", *map(re.escape, sorted(secrets)))
     ours = f"(?i:{'|'.join(words)})"

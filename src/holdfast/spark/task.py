@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -39,10 +40,12 @@ from holdfast.spark.row_counts import RowCount, dropped_rows
 from holdfast.spark.whole_records import WholeRecords
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.spark.row_counts import ReadCounts
 
+T = TypeVar("T")
 MAX_ERROR = 1000
 
 
@@ -70,7 +73,8 @@ class StageTask:
         self._sinks = dict(sinks)
         self._steps = dict(steps)
 
-    def __call__(self, incoming: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, incoming: Iterator[Any]) -> Iterator[tuple[str, str]]:
+        """Stage all rows, and yield the id of each batch that had rows, with its encoded `TaskReport`."""
         attempt = _Attempt(self._batches, self._sinks, self._steps)
         try:
             for rows in incoming:
@@ -81,10 +85,8 @@ class StageTask:
             raise
         finally:
             attempt.close()
-        yield pa.RecordBatch.from_pydict(
-            {"batch": list(reports), "report": [report.encode() for report in reports.values()]},
-            pa.schema([("batch", pa.string()), ("report", pa.string())]),
-        )
+        for batch_id, report in reports.items():
+            yield batch_id, report.encode()
 
 
 class _Attempt:
@@ -95,13 +97,18 @@ class _Attempt:
     ) -> None:
         self._batches = batches
         self._batch_ids = list(batches)
-        self._sinks = sinks
+        all_sinks, fed = sinks, {name for sink in sinks.values() for name in sink.stager.feeds}
+        self._sinks = sinks = {name: sink for name, sink in sinks.items() if name not in fed}
         self._routes = {sink.route for sink in sinks.values()}
         self._steps = steps
         self._size_limit = SizeLimit(batches)
         is_bounded = any(sink.stager.bounded for sink in sinks.values())
         self._commit_limit = CommitLimit(self._size_limit, self._rooms, is_bounded=is_bounded)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
+        self._fed: dict[str, Staging] = {name: all_sinks[name].stager.begin() for name in sorted(fed)}
+        """Stagings that get their rows from another one when that finishes."""
+        for name, sink in sinks.items():
+            self._stagings[name].feed({other: self._fed[other] for other in sink.stager.feeds})
         several_rows = any(batch.several_rows for batch in batches.values())
         self._records = {name: WholeRecords(staging) for name, staging in self._stagings.items() if several_rows}
         self._writers: dict[str, Staging | WholeRecords] = {**self._stagings, **self._records}
@@ -128,7 +135,7 @@ class _Attempt:
             self._abandon(batch_id)
 
     def close(self) -> None:
-        for staging in self._stagings.values():
+        for staging in (*self._stagings.values(), *self._fed.values()):
             staging.close()
 
     def _stage(self, batch_id: str, rows: Any) -> None:
@@ -166,7 +173,7 @@ class _Attempt:
                 records.staged(batch, items_of(rows))
 
     def _withhold(self, batch: StagedBatch, good: Any, faults: Sequence[tuple[int, Fault]]) -> None:
-        """Let every sink look which records it will not stage, before any row of them is."""
+        """Let every sink find the records that it will not stage, before any of their rows is staged."""
         by_folder = list(by_output_folder(good)) if good.num_rows else []
         for name, sink in self._sinks.items():
             found = [(folder, rows_by_route(rows, [sink.route])[sink.route]) for folder, rows in by_folder]
@@ -226,7 +233,7 @@ class _Attempt:
         batch, report = self._batches[batch_id], self._reports[batch_id]
         for portion in self._commit_limit.rest(batch):
             self._stage_portion(batch, portion)
-        parts = {name: staging.finish(batch) for name, staging in self._stagings.items()}
+        parts = {name: staging.finish(batch) for name, staging in (*self._stagings.items(), *self._fed.items())}
         admitted = self._size_limit.admitted[batch_id]
         report.parts, report.size, report.end = parts, admitted.size, admitted.end
         refused = {name: staging.late_unfit(batch) for name, staging in self._stagings.items()}
@@ -249,7 +256,7 @@ class _Attempt:
 
     def _abandon(self, batch_id: str) -> None:
         self._commit_limit.forget(batch_id)
-        for staging in self._stagings.values():
+        for staging in (*self._stagings.values(), *self._fed.values()):
             staging.abandon(self._batches[batch_id])
 
 
@@ -287,18 +294,30 @@ def _error_text(error: Exception) -> str:
     return (text if is_ours else f"{type(error).__name__}: {text}")[:MAX_ERROR]
 
 
-# --- tasks as frames --------------------------------------------------------------------------------------------------
+# --- tasks in Spark ---------------------------------------------------------------------------------------------------
 
 
-def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[Any]], schema: Any) -> DataFrame:
-    """A lazy frame of the record batches that `work` yields for each task number; one Spark task each."""
+def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[T]]) -> RDD[T]:
+    """What `work` yields for each task number, lazily; one Spark task each.
 
-    def numbered(numbers: Iterator[Any]) -> Iterator[Any]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from work(number)
+    Spark plans nothing for it, so that it costs the JVM less than a frame.
+    """
+    try:
+        numbers = spark.sparkContext.parallelize(range(tasks), tasks)
+    except OSError as error:  # it writes a temporary file, and no such error is about a batch
+        raise Unavailable(f"this host cannot prepare a job of Spark: {error}") from error
+    return numbers.flatMap(work)
 
-    return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
+
+def staged_frame(frame: DataFrame, task: StageTask) -> DataFrame:
+    """The lazy frame of what `task` yields for the rows of each partition of the frame."""
+
+    def staged(incoming: Iterator[Any]) -> Iterator[Any]:
+        reports = list(task(incoming))
+        columns = [pa.array([report[column] for report in reports], pa.string()) for column in range(2)]
+        yield pa.RecordBatch.from_arrays(columns, names=["batch", "report"])
+
+    return frame.mapInArrow(staged, "batch string, report string")
 
 
 def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
@@ -309,16 +328,18 @@ def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
     """
     from holdfast.spark.failures import readable
 
+    cores = spark.sparkContext.defaultParallelism
     try:
-        run_tasks(spark, spark.sparkContext.defaultParallelism, partial(_prepared, stagers), "task long").collect()
+        # As a frame, although most tasks need none: frames are what Java takes longest to load.
+        spark.range(0, cores, 1, cores).mapInArrow(partial(_prepared, stagers), "id long").collect()
     except Exception as error:
         raise UsageError(f"Spark cannot run a task of holdfast: {readable(error)}") from error
 
 
-def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
+def _prepared(stagers: Sequence[Stager], numbers: Iterator[Any]) -> Iterator[Any]:
     for stager in stagers:
         stager.warm_up()
-    yield from ()
+    yield from numbers
 
 
 def frame_of(spark: SparkSession, read: TaskRows, counts: ReadCounts | None = None) -> DataFrame:
@@ -326,11 +347,12 @@ def frame_of(spark: SparkSession, read: TaskRows, counts: ReadCounts | None = No
     if not read.tasks:
         return spark.createDataFrame([], read.schema)
 
-    def rows(task: int) -> Iterator[Any]:
-        portions = read.rows(task)
-        return map(_without_dictionary, portions if counts is None else counts.counted(task, portions))
+    def rows(numbers: Iterator[Any]) -> Iterator[Any]:
+        for task in chain.from_iterable(batch.column(0).to_pylist() for batch in numbers):
+            portions = read.rows(task)
+            yield from map(_without_dictionary, portions if counts is None else counts.counted(task, portions))
 
-    return run_tasks(spark, read.tasks, rows, read.schema)
+    return spark.range(0, read.tasks, 1, read.tasks).mapInArrow(rows, read.schema)
 
 
 def _without_dictionary(rows: Any) -> Any:

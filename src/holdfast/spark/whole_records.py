@@ -1,8 +1,8 @@
-"""Records of which processors make several rows: a sink stages all rows of a record, or keeps all as dead letters.
+"""Records from which processors make several rows: a sink stages all rows of a record, or keeps all as dead letters.
 
 So such a record can be sent again, and none of its rows is written twice. That needs all rows of a record in one task
-(`StagedBatch.together`), and portions of whole records, as `CommitLimit` admits them. Where the rows of a record come
-apart all the same, a row that is refused after others were staged becomes a letter that cannot be sent again.
+(`StagedBatch.whole_records`), and portions of whole records, as `CommitLimit` admits them. If the rows of a record are
+separated nevertheless, a row that is refused after others were staged becomes a letter that cannot be sent again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WholeRecords:
                 withheld.setdefault(item, reason)
 
     def staged(self, batch: StagedBatch, items: Any) -> None:
-        """Note that the portion with these records, which are not empty, was staged."""
+        """Note that the portion with these items was staged; there is at least one item."""
         self._highest[batch.id] = max(self._highest.get(batch.id, -1), int(items.max()))
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str) -> int:
@@ -62,14 +62,14 @@ class WholeRecords:
         return count + staging.write(batch, items.filter(good), rows.filter(good), output_folder)
 
     def _withhold(self, staging: RefusesRecords, batch: StagedBatch, items: Any, rows: Any, output_folder: str) -> int:
-        own = staging.refusals(batch, rows, output_folder)
+        refused = staging.refusals(batch, rows, output_folder)
         withheld = self._withheld[batch.id]
         siblings = pa.array([SIBLING + withheld[item] for item in items.to_pylist()], pa.string())
-        reasons = siblings if own is None else pc.coalesce(own, siblings)
+        reasons = siblings if refused is None else pc.coalesce(refused, siblings)
         return staging.withhold(batch, items, rows, reasons, output_folder)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        """As `Staging.bury`; letters of withheld records are of whole records."""
+        """As `Staging.bury`; letters of withheld records cover all rows of the record."""
         if not self._applies_to(batch):
             self._staging.bury(batch, faults)
             return
@@ -77,7 +77,7 @@ class WholeRecords:
         self._staging.bury(batch, [(item, _marked(fault, whole=item in withheld)) for item, fault in faults])
 
     def _applies_to(self, batch: StagedBatch) -> bool:
-        is_whole = batch.several_rows and batch.together and batch.reader is not None
+        is_whole = batch.several_rows and batch.whole_records and batch.reader is not None
         return is_whole and isinstance(self._staging, RefusesRecords)
 
     def _refusals(

@@ -5,16 +5,17 @@ socket first would print a traceback about a broken pipe, although nothing was l
 every other is.
 
 The daemon collects garbage after every task, and would traverse the objects of all loaded modules each time, for a
-tenth of a second. When a task has left many objects, those that outlive a collection are frozen: later collections
-skip them.
+tenth of a second. When a task has left many objects, those that outlive a collection are frozen: later collections skip
+them.
 
-Workers have a limit of memory. What a batch needs beyond it is a MemoryError of that batch; without the limit the
-operating system would end the JVM or another process.
+Workers have a limit of memory. A batch that needs more fails with a MemoryError; without the limit the operating system
+would end the JVM or another process.
 
 Modules that are named in the environment are imported before workers are forked, which then begin with them: a worker
-of a function that has died is replaced half a second earlier.
+of a function that has died is replaced half a second earlier, and a round after a pause, in which Spark has ended idle
+workers, begins at once. Objects of these modules are frozen, too.
 
-Modules of a folder that is named in the environment are found behind all others. In PYTHONPATH the folder would come
+Modules of a folder that is named in the environment are found after all others. In PYTHONPATH the folder would come
 before the standard library, and a file `secrets.py` in it would hide the module that numpy needs.
 """
 
@@ -78,7 +79,7 @@ def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process and of those that it forks, each by itself, if the environment says so.
+    """Limit the memory of this process, and that of each process that it forks, if the environment says so.
 
     What counts is memory that the process can write to and shares with no other: neither the code of libraries nor
     addresses that an allocator has only reserved.
@@ -96,10 +97,12 @@ def find_modules() -> None:
 
 
 def preload() -> None:
-    """Import the modules that the environment names. Those that cannot be are left to the workers, which report it."""
+    """Import the modules that the environment names. Failures are left to the workers, which report them."""
     for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
         with suppress(Exception):
             import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":

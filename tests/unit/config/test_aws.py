@@ -17,8 +17,8 @@ from holdfast.config.aws import AwsIdentity
 from holdfast.config.secrets import Secret
 from holdfast.errors import SinkUnavailable, SourceUnavailable, Unavailable
 from holdfast.s3 import client as s3_client
-from holdfast.s3 import small_objects
 from holdfast.s3.access import S3Access
+from holdfast.s3.client import fetch_small
 from holdfast.sinks.opensearch.access import Access, AwsAccess
 from holdfast.sources.kinesis.client import KinesisClient, StreamAccess
 from holdfast.stores.dynamodb import DynamodbConfig
@@ -129,7 +129,7 @@ def test_missing_credentials_for_a_role_are_waited_for_as_a_server_is(monkeypatc
         objects.call("list_objects_v2")
     with pytest.raises(SinkUnavailable, match="Unable to locate credentials"):
         search.call(documents.info)
-    assert small_objects.fetch(objects.access, "a", '"etag"') is None
+    assert fetch_small(objects.access, "a", '"etag"') is None
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "found")
     objects.call("list_objects_v2")
@@ -137,7 +137,7 @@ def test_missing_credentials_for_a_role_are_waited_for_as_a_server_is(monkeypatc
 
 @pytest.mark.usefixtures("without_credentials")
 def test_small_objects_are_left_to_the_client_if_there_are_no_credentials() -> None:
-    assert small_objects.fetch(S3Access("lake", region="nowhere"), "a", '"etag"') is None
+    assert fetch_small(S3Access("lake", region="nowhere"), "a", '"etag"') is None
 
 
 def test_settings_without_an_identity_share_the_client_of_the_usual_chain() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.config import check
 from holdfast.errors import ConfigError
+from holdfast.registry import Registry
 from tests.unit.config.samples import PIPELINE, REGISTRY
 
 
@@ -33,3 +34,22 @@ def test_other_mistakes_are_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a whole number, not 'x'") as raised:
         check(_file(tmp_path, text), REGISTRY, {})
     assert len(raised.value.problems) == 1
+
+
+ADDRESSES = """
+source_coordination: {store: {postgresql: {url: "${env:STORE}"}}}
+pipelines:
+  tables:
+    source: {database: {url: "${env:TABLES}", time_zone: "${env:ZONE}", entities: {users: {table: users, key: id}}}}
+    sinks: [{opensearch: {hosts: ["${env:SEARCH}"], mode: staged}}]
+  topics:
+    source: {kafka: {bootstrap_servers: "${env:BROKERS}", topics: ["${env:TOPIC}"]}}
+    sinks: [{files: {root: out, format: text}}]
+  folders:
+    source: {objects: {folder: "${env:FOLDER}"}}
+    sinks: [{files: {root: out2, format: text}}]
+"""
+
+
+def test_addresses_and_names_are_not_judged_before_they_are_set(tmp_path: Path) -> None:
+    check(_file(tmp_path, ADDRESSES), Registry.installed(), {})

@@ -13,7 +13,7 @@ from holdfast.cli.root import app
 from holdfast.config import check
 from holdfast.convert.converted_file import ConvertedFile, ForeignSettings
 from holdfast.convert.data_prepper_processors import condition
-from holdfast.convert.properties import parse_properties
+from holdfast.convert.secor import parse_properties
 from holdfast.registry import Registry
 
 HERE = Path(__file__).parent
@@ -64,6 +64,42 @@ def test_each_codec_gives_a_valid_file(codec: str, tmp_path: Path) -> None:
     if codec.startswith("csv: "):
         assert objects["schema"] == "`a` STRING, `b` STRING"
     assert ("must be changed" in notes) == (codec in {"csv:", "parquet:", "ion:"})
+
+
+def test_the_leases_of_the_servers_file_become_a_file_of_their_own(tmp_path: Path) -> None:
+    text = """\
+        ssl: false
+        source_coordination:
+          partition_prefix: cluster
+          store: {dynamodb: {table_name: Leases, region: us-east-1, ttl: P3D}}
+    """
+    settings, notes = converted("data-prepper", text, tmp_path)
+    assert settings["source_coordination"]["store"]["dynamodb"]["table_name"] == "Leases"
+    assert not settings["pipelines"]
+    assert "pipelines: not in this file" in notes
+    assert "ssl: not converted" in notes
+
+
+def test_roles_are_assumed_as_before(tmp_path: Path) -> None:
+    role = "arn:aws:iam::123456789012:role/reader"
+    aws = f"aws: {{region: eu-west-1, sts_role_arn: '{role}', sts_external_id: outside}}"
+    text = f"""\
+        logs:
+          source: {{s3: {{codec: {{newline: }}, scan: {{buckets: [{{bucket: {{name: landing}}}}]}}, {aws}}}}}
+          sink:
+            - s3: {{bucket: lake, {aws}}}
+            - opensearch:
+                {{hosts: https://search, index: logs, dlq: {{s3: {{bucket: dlq, sts_role_arn: '{role}'}}}}, {aws}}}
+    """
+    settings, notes = converted("data-prepper", text, tmp_path)
+    pipeline, whole = (
+        settings["pipelines"]["logs"],
+        {"region": "eu-west-1", "sts_role_arn": role, "sts_external_id": "outside"},
+    )
+    assert pipeline["source"]["objects"]["s3"] == pipeline["sinks"][0]["files"]["s3"] == whole
+    assert pipeline["sinks"][1]["opensearch"]["aws"] == whole
+    assert pipeline["sinks"][1]["opensearch"]["dead_letters"]["s3"] == {"sts_role_arn": role}
+    assert "sts" not in notes
 
 
 def test_notifications_become_a_scan_whose_buckets_must_be_named(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from holdfast.buckets.bucket import Bucket
 from holdfast.flow.batch import Cut, Limits, Name, Plan, Wait
 from holdfast.flow.engine import Staged
+from holdfast.flow.names import Layout
 from holdfast.flow.source import ReportsExtents, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.jsonl import Jsonl
 from holdfast.leases.lease import Counts, Lease, Partition
 from holdfast.sinks.files.config import FinalizeConfig
 from holdfast.sinks.files.finalizing import FilesFinalizing
-from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager
 from tests.unit.flow.rig import Fleet, TestNode

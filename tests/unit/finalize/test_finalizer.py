@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.events import FinalizingFailed, FolderFinalized, LateRecords, Unreachable
 from holdfast.finalize.finalizer import Finalizer, finalizer_of
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import Manifest
@@ -67,9 +67,9 @@ def test_places_are_final_when_all_partitions_have_passed_them() -> None:
     assert archive.successes() == [output_folder(5), output_folder(6)] == called()
     fact = json.loads(archive.bucket.visible[f"{TOPIC}/{output_folder(5)}/_SUCCESS"])
     assert (fact["files"], fact["rows"], fact["ends"]) == (2, 3, {"0": 3, "1": 3})
-    assert archive.fleet.emitted(PlaceFinalized) == [
-        PlaceFinalized(PIPELINE, TOPIC, output_folder(5), 2, 3, 0),
-        PlaceFinalized(PIPELINE, TOPIC, output_folder(6), 1, 1, 0),
+    assert archive.fleet.emitted(FolderFinalized) == [
+        FolderFinalized(PIPELINE, TOPIC, output_folder(5), 2, 3, 0),
+        FolderFinalized(PIPELINE, TOPIC, output_folder(6), 1, 1, 0),
     ]
     archive.look(node)
     assert len(CALLS) == 2
@@ -210,7 +210,7 @@ def test_a_node_that_dies_behind_success_leaves_the_hook_to_the_next() -> None:
     b.join()
     assert finalizer(b).run()
     assert called() == [output_folder(5)]
-    assert archive.fleet.emitted(PlaceFinalized) == [PlaceFinalized(PIPELINE, TOPIC, output_folder(5), 1, 1, 0)]
+    assert archive.fleet.emitted(FolderFinalized) == [FolderFinalized(PIPELINE, TOPIC, output_folder(5), 1, 1, 0)]
 
 
 def test_a_hook_that_fails_is_called_again_after_a_while_and_blocks_nothing_else() -> None:

@@ -104,6 +104,40 @@ def test_a_batch_that_ended_before_its_node_died_is_not_blamed() -> None:
         die(fleet)
 
 
+def test_a_batch_that_came_back_before_another_round_was_sent_is_not_blamed_for_that_round() -> None:
+    fleet = Fleet({"p": 3, "q": 3})
+    for name in "ab":
+        TestNode(fleet, name, retries=STRICT).start()
+        die(fleet)
+    node = TestNode(fleet, "c", retries=STRICT).start()
+    (innocent,) = node.engine.out.values()
+    node.engine.report(Failed(innocent.id, "an executor was lost", unavailable=True))
+    node.turn()
+    (killer,) = node.engine.out.values()
+    assert killer.lease.key != innocent.lease.key, "suspects that have a single take-over left run alone"
+    assert [fleet.row(batch.lease.key).history.begun for batch in (innocent, killer)] == [False, True]
+    die(fleet)
+    TestNode(fleet, "d", retries=STRICT).start()
+    assert fleet.row(killer.lease.key).status is Status.FAILED
+    row = fleet.row(innocent.lease.key)
+    assert (row.status, row.history.takeovers) == (Status.ASSIGNED, 2)
+
+
+def test_a_batch_that_came_back_without_a_result_costs_no_write_while_nothing_else_is_sent() -> None:
+    fleet = Fleet({"p": 3})
+    TestNode(fleet, "a").start()
+    die(fleet)
+    node = TestNode(fleet, "b").start()
+    before = fleet.row("p")
+    for _ in range(3):
+        node.engine.report(Failed(node.engine.batch_of("p").id, "the bucket is down", unavailable=True))
+        node.turn()
+        fleet.clock.wait(10)
+        node.session.heartbeat()
+        node.turn(2)
+    assert fleet.row("p").version == before.version
+
+
 @pytest.mark.parametrize("retries", [STRICT, RetryLimits()])
 def test_outages_of_the_store_are_not_blamed_on_what_a_node_had_out_or_held(retries: RetryLimits) -> None:
     fleet = Fleet({"p": 3})
@@ -136,7 +170,7 @@ def test_a_death_that_was_planned_is_not_blamed() -> None:
         node = TestNode(fleet, f"b{life}", retries=STRICT).start()
         assert fleet.row("p").history.begun
         node.session.drain()
-        node.session.heartbeat()  # it has told that it stops, and is killed before it has
+        node.session.heartbeat()  # it has announced that it stops, and is killed before it does
         die(fleet)
     row = fleet.row("p")
     assert (row.status, row.history.takeovers) == (Status.ASSIGNED, 1)

@@ -114,3 +114,35 @@ def test_a_source_hears_how_far_a_shard_has_got() -> None:
     node.engine.report(Advanced(batch.id, 3, counts=Counts(3, 3)))
     node.turn()
     assert source.heard == [3]
+
+
+class ShardsOfATopic(Shards):
+    """Shards whose batches begin at positions that say more than those in rows, as in Kafka."""
+
+    def _next(self, position: Json) -> Plan:
+        return Cut({"offset": 0 if position is None else position["offset"], "topic_id": "t"}, None)
+
+
+def test_a_sign_of_life_is_not_a_commit_however_the_batch_names_the_position_at_which_it_begins() -> None:
+    """Such a commit would have no receipts, and leave a gap among the manifests of sinks."""
+    fleet, node = started(ShardsOfATopic(), [])
+    batch = node.engine.batch_of("a-z")
+    node.engine.report(Advanced(batch.id, batch.cut.start))
+    node.turn()
+    assert (fleet.row("a-z").commit.sequence, fleet.row("a-z").progress.position) == (0, None)
+    for _ in range(2):
+        node.engine.report(Advanced(batch.id, {"offset": 3}, counts=Counts()))
+        node.turn()
+    assert (fleet.row("a-z").commit.sequence, fleet.row("a-z").progress.position) == (1, {"offset": 3})
+    node.loop.drain()
+    node.engine.report(Staged(batch.id, {"offset": 3}, last=False, receipts={}, counts=Counts()))
+    node.turn()
+    node.loop.hand_back()
+    before = fleet.row("a-z").commit.sequence
+
+    node.session.leave()
+    other = TestNode(fleet, "b").start()
+    batch = other.engine.batch_of("a-z")
+    other.engine.report(Advanced(batch.id, batch.cut.start))
+    other.turn()
+    assert (fleet.row("a-z").owner, fleet.row("a-z").commit.sequence) == (other.session.id, before)

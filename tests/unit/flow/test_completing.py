@@ -151,7 +151,7 @@ class NeverAsked(Showing):
 
 
 class Hearing(NumbersSource, PublishingListener):
-    """Notes what it is told to be visible."""
+    """Notes what is reported to be visible."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__(sizes)

@@ -10,9 +10,8 @@ import pytest
 from holdfast.errors import TransitionRefused
 from holdfast.events import Notice
 from holdfast.flow.batch import Name
-from holdfast.flow.foreign_acks import ForeignAcks
+from holdfast.flow.foreign_acks import MOST_FORWARDED, ForeignAcks, forward
 from holdfast.leases import transitions
-from holdfast.leases.forwarding import MOST_FORWARDED, forward
 from holdfast.leases.lease import Lease, Partition, Progress, Status, joined
 from holdfast.leases.store import Swap
 from holdfast.leases.transitions import Advance, stamped

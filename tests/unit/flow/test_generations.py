@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 
 import pytest
 
-from holdfast.errors import Refused, UsageError
+from holdfast.errors import Refused, StoreUnavailable, UsageError
 from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations, follow, generations_of
-from holdfast.leases.lease import Json, Key
+from holdfast.leases.lease import Json, Key, Lease
+from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.transitions import stamped
+from holdfast.leases.writes import until_answered
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.worlds import make_world
 
 FIRST = Generation(1, "aaa", {"format": "text"}, "replica1")
+EDITED = Generation(1, "ccc", {"format": "jsonl"}, "replica1")
 SECOND = Generation(2, "bbb", {"format": "parquet"}, "replica2")
+
+
+class CountingStore(MemoryStore):
+    """Counts the calls that read and write rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        self.calls["get"] += 1
+        return super().get(keys)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        self.calls["swap"] += 1
+        return super().swap(swaps)
 
 
 @pytest.fixture
@@ -50,8 +72,104 @@ def test_a_later_one_becomes_current_by_itself_if_the_setting_says_so(generation
 
 def test_changed_parsing_under_an_old_number_is_refused(generations: Generations) -> None:
     generations.register(FIRST, switch=True)
+    assert generations.seal(FIRST)
     with pytest.raises(Refused, match="Raise `generation`"):
-        generations.register(replace(FIRST, digest="ccc"), switch=True)
+        generations.register(EDITED, switch=True)
+    assert generations.current() == (1, "aaa")
+
+
+def test_a_generation_in_which_nothing_was_committed_can_be_changed(generations: Generations) -> None:
+    generations.register(FIRST, switch=True)
+    assert generations.register(EDITED, switch=False) == (1, "ccc")
+    assert generations.current() == (1, "ccc")
+    assert generations.show(1).settings == {"format": "jsonl"}
+    assert not generations.seal(FIRST), "the node with the former file must not commit"
+    assert generations.seal(EDITED)
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(FIRST, switch=True)
+
+
+def test_a_node_whose_file_was_replaced_stops_and_the_other_works_also_the_other_way_round() -> None:
+    store, world = MemoryStore(), make_world("a")
+    store.open()
+    generations = Generations(store, world.new_id, "orders")
+    former = follow(generations, generations, FIRST, world, switch=True, patience=0.0)
+    latter = follow(generations, generations, EDITED, world, switch=True, patience=0.0)
+    assert (former.current(), latter.current()) == (None, 1)
+    assert not former.seal(1)
+    generations.register(FIRST, switch=True)
+    assert (former.current(), latter.current()) == (1, None)
+    assert (latter.seal(1), former.seal(1), former.seal(1)) == (False, True, True)
+
+
+def test_a_generation_is_sealed_with_one_write_and_read_no_more_by_the_node_that_sealed_it() -> None:
+    store, world = CountingStore(), make_world("a")
+    store.open()
+    generations = Generations(store, world.new_id, "orders")
+    followed = follow(generations, generations, FIRST, world, switch=True, patience=0.0)
+    other = follow(generations, generations, FIRST, world, switch=True, patience=0.0)
+    store.calls.clear()
+    assert all(followed.seal(1) for _ in range(100))
+    assert store.calls["swap"] == 1
+    assert other.seal(1)
+    assert store.calls["swap"] == 1, "the second node only looks"
+    store.calls.clear()
+    assert [followed.current() for _ in range(10)] == [1] * 10
+    assert store.calls == {"get": 10}, "one row per pass, as before"
+
+
+class CrowdedStore(CountingStore):
+    """Before a swap arrives, another node has written the row, that many times."""
+
+    others = 0
+
+    def __init__(self, change: Callable[[Lease], Lease]) -> None:
+        super().__init__()
+        self._change = change
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        if self.others:
+            self.others -= 1
+            for swap in swaps:
+                (row,) = MemoryStore.get(self, [swap.lease.id])
+                assert row is not None
+                super().swap([Swap(row.version, stamped(row, self._change(row), f"other {self.others}"))])
+        return super().swap(swaps)
+
+
+def test_a_node_that_another_one_was_faster_than_finds_the_seal_and_writes_nothing() -> None:
+    store = CrowdedStore(lambda row: replace(row, progress=replace(row.progress, position=None)))
+    store.open()
+    generations = Generations(store, map(str, itertools.count()).__next__, "orders")
+    generations.register(FIRST, switch=True)
+    store.others = 1
+    version = _version(store)
+    assert generations.seal(FIRST)
+    assert _version(store) == version + 1, "the other node's write"
+
+
+def test_a_node_that_cannot_seal_among_many_others_waits_and_goes_on() -> None:
+    store, world = CrowdedStore(lambda row: row), make_world("a")
+    store.open()
+    generations = Generations(store, world.new_id, "orders")
+    followed = follow(generations, generations, FIRST, world, switch=True, patience=0.0)
+    store.others = 50
+    with pytest.raises(StoreUnavailable, match="keeps changing"):
+        followed.seal(1)
+    assert until_answered(world, "store", lambda: followed.seal(1))
+    assert store.others == 0
+
+
+def _version(store: MemoryStore) -> int:
+    (row,) = store.get([Key(generations_of("orders"), "", "0000000001")])
+    assert row is not None
+    return row.version
+
+
+def test_the_generation_of_an_earlier_version_counts_as_sealed(generations: Generations) -> None:
+    generations._added("0000000001", asdict(FIRST))
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(EDITED, switch=True)
 
 
 def test_the_way_back_is_the_old_parsing_under_the_next_number(generations: Generations) -> None:
@@ -99,8 +217,8 @@ def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go
     ids = map(str, itertools.count())
 
     class Raced(Generations):
-        def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
-            stored = super()._added(key, state)
+        def _added(self, key: str, state: dict[str, Json], position: Json = None) -> dict[str, Json]:
+            stored = super()._added(key, state, position)
             if key == CURRENT and stored["number"] == 1:
                 shared.switch(3)
             return stored

@@ -85,6 +85,9 @@ class Replaced:
     def has_parsing_of(self, number: int) -> bool:
         return number == 1
 
+    def seal(self, number: int) -> bool:
+        return True
+
 
 def test_a_node_of_a_former_generation_lets_endless_batches_finish_what_they_have_read() -> None:
     fleet = Fleet({"p": 9, "q": 9})

@@ -149,6 +149,8 @@ def test_a_node_holds_a_part_of_what_is_left_and_no_more_than_it_reads_soon() ->
     run = Run("r", RunStatus.RUNNING, groups={"t": GroupStats(partitions=1000, total=1_000_000, completed=200)})
     assert most_leases(run, nodes=2, rate=0.0) == 100
     assert most_leases(run, nodes=2, rate=5000.0) == 32
+    assert most_leases(run, nodes=1, rate=0.0) == 800, "there is nobody to share with"
+    assert most_leases(run, nodes=1, rate=5000.0) == 32
     large_first = {"t": GroupStats(partitions=1000, total=1_000_000, completed=200, processed=680_000)}
     assert most_leases(replace(run, groups=large_first), nodes=2, rate=2500.0) == 50, "the rest are small"
     assert most_leases(replace(run, groups={"t": GroupStats(10, 100, 9)}), nodes=5, rate=1.0) == 4

@@ -64,6 +64,9 @@ class ParsingOfTheFirst(FixedGeneration):
     def has_parsing_of(self, number: int) -> bool:
         return number in {1, self.number}
 
+    def seal(self, number: int) -> bool:
+        return True
+
 
 def test_the_same_parsing_under_a_later_number_makes_the_commit_again_as_that_of_its_generation() -> None:
     fleet = Fleet({"p": 10})

@@ -164,6 +164,51 @@ def test_replicas_share_twelve_shards_as_nuclio_does_also_while_one_node_is_up()
     assert sorted(fleet.numbers().values()) == ["0-3", "4-7", "8-11"]
 
 
+SEED = {"replica1": "0-3", "replica2": "4-7", "replica3": "8-11"}
+
+
+def seed() -> Stream:
+    """Three replicas with the shards of Nuclio's table."""
+    fleet = Stream()
+    for name in SEED:
+        fleet.join(name, replicas=3)
+        fleet.passes(3)
+    assert fleet.numbers() == SEED
+    return fleet
+
+
+def test_the_next_node_of_a_killed_replica_waits_for_its_shards_and_the_others_keep_theirs() -> None:
+    fleet = seed()
+    fleet.nodes.pop(0)
+    fleet.join("replica1", replicas=3)
+    fleet.passes(6)
+    assert fleet.numbers() == SEED
+    assert not fleet.emitted(PartitionHandedOff)
+
+
+def test_a_node_beyond_the_replicas_is_spare_until_one_of_them_leaves() -> None:
+    fleet = seed()
+    fleet.join("spare", replicas=3)
+    fleet.passes(3)
+    assert fleet.numbers() == SEED
+    fleet.leave(fleet.nodes[1])
+    fleet.passes(3)
+    assert fleet.numbers() == {"replica1": "0-3", "replica3": "8-11", "spare": "4-7"}
+    assert not fleet.emitted(PartitionHandedOff)
+
+
+def test_a_spare_node_takes_the_place_of_a_dead_one_long_before_its_next_heartbeat() -> None:
+    fleet = seed()
+    spare = fleet.join("spare", replicas=3)
+    fleet.passes(3)
+    fleet.nodes.pop(0)
+    fleet.passes(2)
+    assert fleet.numbers() == SEED, "the session of the dead node has not ended"
+    fleet.clock.wait(6.5)
+    spare.turn()
+    assert fleet.numbers() == {"replica2": "4-7", "replica3": "8-11", "spare": "0-3"}
+
+
 def test_a_node_that_is_alone_begins_at_once_and_two_wait_until_they_have_shown_that_they_stay() -> None:
     fleet = LongLived()
     first = fleet.join("a")

@@ -23,7 +23,7 @@ from tests.unit.flow.rig import Fleet, TestNode
 
 
 class LosingStore(MemoryStore):
-    """Applies claims and loses the answers, while it is told to."""
+    """Applies claims and loses the responses, while a test wants that."""
 
     losing = False
 
@@ -45,6 +45,9 @@ class Switched:
 
     def has_parsing_of(self, number: int) -> bool:
         return number == self.number
+
+    def seal(self, number: int) -> bool:
+        return True
 
 
 def loop_of(

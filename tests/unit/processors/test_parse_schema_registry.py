@@ -429,7 +429,7 @@ def test_in_a_staging_task_the_batch_waits_and_no_attempt_is_counted() -> None:
     task = StageTask(
         [batch], {"out": SinkTask(_Nothing(), None)}, {"1-parse": step(time=by("http://127.0.0.1:9", tries=1))}
     )
-    (answer,) = task(iter([message_rows([confluent(1)])]))
-    report = TaskReport.decode(answer.column("report")[0].as_py())
+    ((_, encoded),) = task(iter([message_rows([confluent(1)])]))
+    report = TaskReport.decode(encoded)
     assert report.unavailable
     assert "schema registry" in str(report.error)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from holdfast.audit.documents import read_receipt
 from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch, Cut, Name
-from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.batch import Batch, Cut, Name, TaskEnd, common_end
+from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.fault import cut_fault, record_fault
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import TaskStep
@@ -80,8 +80,8 @@ class Desk:
         for portions in tasks:
             whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.pipeline.receipt_bytes(batch))
             task = StageTask([whole], sinks)
-            for answer in task(portion(batch.id, rows, size=size) for rows in portions if rows):
-                reports += [TaskReport.decode(text) for text in answer.column("report").to_pylist()]
+            for _, report in task(portion(batch.id, rows, size=size) for rows in portions if rows):
+                reports.append(TaskReport.decode(report))
         return batch_report(self.pipeline, batch, reports)
 
     def carry_out(self, rows: Sequence[Row], end: int, pieces: Sequence[int]) -> collections.Counter[str]:
@@ -237,7 +237,7 @@ def test_a_record_that_no_commit_can_hold_keeps_its_reason_and_what_it_was() -> 
     assert isinstance(report, Staged)
     (file,) = report.receipts["files"]["files"]
     (letter,) = map(json.loads, desk.bucket.staged[file["staged"]].splitlines())
-    assert "it alone becomes more files than one commit may have" in letter["reason"]
+    assert "this record alone becomes more files than one commit may have" in letter["reason"]
     assert letter["raw"] == "0@a"
     assert (report.counts.processed, report.counts.dead) == (1, 1)
 
@@ -311,8 +311,8 @@ def test_a_record_that_is_nested_too_deeply_for_a_step_is_a_dead_letter_alone() 
     batch = desk.batch(0, 9)
     whole = staged_batch(batch, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
     task = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})}, {"1-deep": Recursing()})
-    (answer,) = task(iter([portion(batch.id, [(item, "a") for item in range(9)])]))
-    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    ((_, encoded),) = task(iter([portion(batch.id, [(item, "a") for item in range(9)])]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(encoded)])
     assert isinstance(report, Staged)
     assert (report.counts.succeeded, report.counts.dead) == (8, 1)
     letters = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]
@@ -326,8 +326,8 @@ def test_a_source_may_name_the_position_where_it_has_cut_a_batch_short() -> None
     rows = portion(batch.id, [(item, "a") for item in range(4)])
     rows = rows.set_column(2, "_fault", pa.array([None, None, None, cut_fault(position).encode()], pa.string()))
     whole = staged_batch(batch, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
-    (answer,) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
-    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    ((_, encoded),) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(encoded)])
     assert isinstance(report, Staged)
     assert (report.end, report.last, report.counts.processed, report.counts.dead) == (position, False, 3, 0)
 
@@ -348,8 +348,8 @@ def test_a_row_for_which_a_processor_has_named_no_folder_is_a_dead_letter_alone(
     rows = portion(batch.id, [(0, "a"), (1, "b"), (2, "a")])
     rows = rows.set_column(3, "_place", pa.array(["a", None, "a"]))
     whole = staged_batch(batch, changed=True, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
-    (answer,) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
-    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    ((_, encoded),) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(encoded)])
     assert isinstance(report, Staged)
     assert (report.counts.succeeded, report.counts.dead) == (2, 1)
     (letters,) = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]

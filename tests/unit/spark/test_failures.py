@@ -1,7 +1,8 @@
-"""What Spark says at length, told in a line; and an engine whose Spark is gone."""
+"""Long errors of Spark in one line; and an engine whose Spark is gone."""
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.lease import Lease
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failures import MAX_ERROR, is_of_the_host, readable, session_is_gone
+from holdfast.spark.task import run_tasks
 from holdfast.testing.flows import NumbersSource
 
 FROM_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -206,3 +208,12 @@ OSError: [Errno 24] Too many open files: '/data/names.csv'
 @pytest.mark.parametrize(("text", "is_host"), [(DISK_FULL, True), (NO_DESCRIPTORS, True), (FROM_A_WORKER, False)])
 def test_a_job_that_its_host_failed_is_told_from_one_that_a_batch_failed(text: str, is_host: bool) -> None:
     assert is_of_the_host(RuntimeError(text)) is is_host
+
+
+def test_a_host_that_cannot_prepare_a_job_is_waited_for() -> None:
+    def parallelize(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize))
+    with pytest.raises(Unavailable, match="Read-only file system"):
+        run_tasks(spark, 1, lambda _task: iter(()))

@@ -71,8 +71,8 @@ class _Keeping(TaskStep):
 
 def report_of(**steps: Callable[[Any], Any]) -> TaskReport:
     named = {name: _Keeping(kept) for name, kept in steps.items()}
-    (answer,) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
-    return TaskReport.decode(answer.column("report")[0].as_py())
+    ((_, encoded),) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
+    return TaskReport.decode(encoded)
 
 
 def test_good_rows_that_a_step_drops_are_counted() -> None:
@@ -114,15 +114,15 @@ class _Refusing(_Nothing):
 def test_a_report_tells_why_rows_became_dead_letters_without_their_values(
     rows: Any, stager: _Nothing, reason: str | None
 ) -> None:
-    (answer,) = StageTask([BATCH], {"out": SinkTask(stager, None)})(iter([rows]))
-    assert TaskReport.decode(answer.column("report")[0].as_py()).letter_reason == reason
+    ((_, encoded),) = StageTask([BATCH], {"out": SinkTask(stager, None)})(iter([rows]))
+    assert TaskReport.decode(encoded).letter_reason == reason
 
 
 def test_sinks_of_files_tell_why_their_format_cannot_hold_a_row() -> None:
     rows = ROWS.slice(2).append_column("value", pa.array(["a\nb", "c"]))
     sink = SinkTask(FilesStager(MemoryBucket(), Text()), {"value": "value"})
-    (answer,) = StageTask([BATCH], {"out": sink})(iter([rows]))
-    report = TaskReport.decode(answer.column("report")[0].as_py())
+    ((_, encoded),) = StageTask([BATCH], {"out": sink})(iter([rows]))
+    report = TaskReport.decode(encoded)
     assert (report.rows, report.dead) == (1, 1)
     assert "delimiter" in str(report.letter_reason)
 
@@ -132,6 +132,6 @@ def test_late_records_that_a_setting_makes_dead_letters_are_told_apart_from_erro
     rows = ROWS.append_column("_place", folders).append_column("value", pa.array(["a", None, "b", "c"]))
     rule = LateRule(Periods(), "dead_letter", final={"b": datetime(2026, 1, 3, tzinfo=UTC).timestamp()})
     sink = SinkTask(LateStager(FilesStager(MemoryBucket(), Text()), rule), {"value": "value"})
-    (answer,) = StageTask([BATCH], {"out": sink})(iter([rows]))
-    report = TaskReport.decode(answer.column("report")[0].as_py())
+    ((_, encoded),) = StageTask([BATCH], {"out": sink})(iter([rows]))
+    report = TaskReport.decode(encoded)
     assert (report.error, report.rows, report.dead, report.chosen_letters) == (None, 1, 3, 2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +14,17 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
+from holdfast import engines
+from holdfast.assemble import build_pipelines
 from holdfast.config import load_text
-from holdfast.engines import engine_of
+from holdfast.engines import engine_of, task_modules
 from holdfast.errors import UsageError
-from holdfast.events import Event, Notice
+from holdfast.events import Event, Notice, SparkStarted
 from holdfast.registry import Registry
+from holdfast.sources.database.postgresql import Postgresql
+from holdfast.sources.database.reading import DatabaseRows
 from holdfast.spark import session, task
+from holdfast.spark.job import _read_and_stage
 from holdfast.spark.session import _all_settings, _python, check_cores, is_unprotected, redaction
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
@@ -115,6 +122,55 @@ def test_workers_are_forked_with_the_modules_that_the_environment_names() -> Non
     assert found.stdout.split() == ["True"]
 
 
+REINDEX = """
+pipelines:
+  catalog:
+    source: {database: {url: "postgresql://127.0.0.1/shop", entities: {items: {table: items, key: id}}}}
+    sinks: [{opensearch: {hosts: ["http://127.0.0.1:9200"], mode: staged}}]
+"""
+
+
+def test_workers_of_rounds_begin_with_what_their_tasks_import() -> None:
+    settings = load_text(REINDEX, "shop.yaml", Registry.installed())
+    built = build_pipelines(settings, settings.pipelines, Registry.installed())
+    (stager,) = (sink.stager() for sink in built["catalog"].sinks.values())
+    task = pickle.dumps((partial(_read_and_stage, DatabaseRows([], None)), stager, Postgresql))
+    code = (
+        "import pickle, sys; from holdfast.spark.worker_daemon import preload; preload()\n"
+        f"before = set(sys.modules); _, stager, _ = pickle.loads({task!r}); stager.begin().close()\n"
+        "import pyarrow; pyarrow.array(['a'])\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} & "
+        "{'holdfast', 'numpy', 'opensearchpy', 'pandas', 'psycopg', 'pydantic', 'pyspark'})"
+    )
+    modules = {**os.environ, "HOLDFAST_WORKER_PRELOAD": ",".join(task_modules(built.values()))}
+    found = subprocess.run([sys.executable, "-c", code], env=modules, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+JAVA = "spark.driver.defaultJavaOptions"
+QUICK = "-XX:TieredStopAtLevel=1"
+PARSED = REINDEX.replace("    sinks:", "    processors: [{sql: {select: ['*']}}]\n    sinks:")
+OBJECTS = "pipelines: {catalog: {source: {objects: {folder: in}}, sinks: [{files: {root: out}}]}}"
+CHOSEN = f"spark: {{conf: {{{JAVA}: -Xss4m}}}}\n{REINDEX}"
+
+
+@pytest.mark.parametrize(("text", "is_quick"), [(REINDEX, True), (PARSED, False), (OBJECTS, False), (CHOSEN, False)])
+def test_java_that_only_plans_jobs_compiles_quickly(text: str, is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = dict[str, str]()
+
+    def start_session(_name: str, conf: dict[str, str], *_: object) -> SimpleNamespace:
+        started.update(conf)
+        return SimpleNamespace(version="4.2")
+
+    monkeypatch.setattr(session, "start_session", start_session)
+    monkeypatch.setattr(session, "is_unprotected", lambda _spark: False)
+    settings = load_text(text, "shop.yaml", Registry.installed())
+    built = build_pipelines(settings, settings.pipelines, Registry.installed())
+    engines._start_spark(settings, built, lambda _: None, "local[1]", engines._conf(settings, built))
+    assert (QUICK in started.get(JAVA, "")) == is_quick
+    assert ("log4j2" in started[JAVA]) if is_quick else started.get(JAVA) in {None, "-Xss4m"}
+
+
 def test_workers_find_modules_of_the_folder_that_the_environment_names_behind_all_others(tmp_path: Path) -> None:
     for name in ("secrets", "beside_the_file"):
         (tmp_path / f"{name}.py").write_text("")
@@ -195,8 +251,10 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
     # Spark redacts what came from references, whatever its name is.
     conf |= {"spark.executorEnv.LAKE_DSN": "sesame"} | redaction(["spark.executorEnv.LAKE_DSN"], {})
     assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")], {"spark.executorEnv.LAKE_DSN"}, 3 * GIB]
-    (notice,) = events
+    started, notice = events
+    assert isinstance(started, SparkStarted)
     assert isinstance(notice, Notice)
+    assert (started.version, started.master, "sesame" in str(events)) == ("4", "yarn", False)
     assert "spark.authenticate" in notice.message
 
 
@@ -217,4 +275,4 @@ def test_no_secret_is_on_the_command_line_of_the_jvm(monkeypatch: pytest.MonkeyP
 
 
 def _session(conf: dict[str, str]) -> Any:
-    return SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    return SimpleNamespace(version="4", sparkContext=SimpleNamespace(getConf=lambda: conf))

@@ -53,12 +53,12 @@ def staged(
         max_bytes,
         changed=True,
         several_rows=True,
-        together=together,
+        whole_records=together,
         reader=reader,
     )
     task = StageTask([batch], {"files": SinkTask(FilesStager(bucket, TEXT.build(TextConfig())), {"value": "value"})})
-    (answer,) = task(map(portion, portions))
-    report = TaskReport.decode(answer.column("report")[0].as_py())
+    ((_, encoded),) = task(map(portion, portions))
+    report = TaskReport.decode(encoded)
     assert report.error is None, report.error
     files, letters = Counter[str](), list[Any]()
     for file in report.parts["files"]["files"]:

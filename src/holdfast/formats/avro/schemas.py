@@ -64,7 +64,9 @@ def without_times(schema: Any) -> Any:
 
 def _field(field: Any, above: str) -> dict[str, Any]:
     if not _NAME.fullmatch(field.name):
-        raise BatchError(f"Avro allows no column {field.name!r}: only letters, digits and '_'; rename it")
+        raise BatchError(
+            f"Avro does not allow a column named {field.name!r}: use letters, digits and '_' only; rename it"
+        )
     # Every column may be null: the same rows must give the same bytes, whatever the schema says about nulls.
     return {"name": field.name, "type": ["null", _avro(field.type, f"{above}_{field.name}")]}
 

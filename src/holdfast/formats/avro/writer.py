@@ -72,7 +72,10 @@ class AvroFile(FormatWriter):
         self._raw.write(number(len(rows)) + number(len(packed)) + packed + self._mark)
 
     def _begin(self, first_row: Any) -> None:
-        """The mark is a digest of the schema and the first row, so that the same rows give the same file."""
+        """Begin the file.
+
+        Its sync marker is a digest of the schema and the first row: the same rows give the same file.
+        """
         if not self._mark:
             digest = hashlib.blake2b(self._schema, digest_size=MARK_BYTES, person=b"Avro")
             digest.update(first_row)

@@ -37,7 +37,8 @@ class SequenceFileConfig(Options):
     )
     level: Annotated[int, Field(ge=1, le=9)] | None = Field(
         None,
-        description="Level of zlib and gzip; a fast level by default. From 4 on it is smaller and much slower.",
+        description="Level of zlib and gzip; a fast level by default. From level 4 on, files are smaller and much "
+        "slower to write.",
     )
     block_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
         BLOCK_BYTES, validate_default=True, description="Size of a compressed block: the bytes of its keys and values."

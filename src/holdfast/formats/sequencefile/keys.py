@@ -55,7 +55,7 @@ def messagepack(rows: Any) -> list[Any]:
 
 
 def messagepack_fields(keys: Any) -> tuple[Any, Any]:
-    """Offsets and keys, from maps without their lengths."""
+    """Offsets and keys, decoded from MessagePack maps that have no length in front."""
     data, sizes = np.frombuffer(content(keys), np.uint8), lengths(keys)
     ends = np.cumsum(sizes, dtype=np.int64)
     starts = ends - sizes
@@ -84,7 +84,7 @@ def _are_ours(data: Any, starts: Any, sizes: Any) -> bool:
 
 
 def _one_by_one(keys: Any) -> tuple[Any, Any]:
-    """Maps that another program wrote: numbers may be shorter, and there may be more fields in any order."""
+    """Decode maps that another program wrote: numbers may be shorter, and there may be more fields in any order."""
     maps = [_Map(packed).fields() for packed in keys.to_pylist()]
     if any(type(fields.get(_OFFSET_FIELD)) is not int for fields in maps):
         raise ValueError("a key has no offset")

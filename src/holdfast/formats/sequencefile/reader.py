@@ -89,9 +89,9 @@ def record_runs(
 
 
 def _scan(data: bytes, offset: int, header: AnyHeader, size: int | None, end: int) -> tuple[Any, int, str | None]:
-    """Where whole records begin, where the first begins that is not whole, and why the scan ends.
+    """Where whole records begin, where the first incomplete one begins, and why the scan ends.
 
-    The reason is None if more data is needed, empty at the end of the range, and else names the damage.
+    The reason is None if more data is needed, empty at the end of the range, and otherwise names the damage.
     """
     starts, index, length, mark = [], 0, len(data), ESCAPE + header.sync
     unpack, reason = _LENGTH.unpack_from, None
@@ -115,7 +115,7 @@ def _scan(data: bytes, offset: int, header: AnyHeader, size: int | None, end: in
 
 
 def _length_at(data: bytes, index: int) -> int:
-    """The length of the record that begins there and is not whole yet; -1 if even the length is not."""
+    """The length of the incomplete record that begins there; -1 if even its length is incomplete."""
     return int(_LENGTH.unpack_from(data, index)[0]) if index + _LENGTH.size <= len(data) else -1
 
 

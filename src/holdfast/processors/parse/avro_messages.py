@@ -36,7 +36,7 @@ class AvroType:
     """A schema. The constructor raises `UsageError` for an invalid one."""
 
     def __init__(self, schema: bytes | str, origin: str, references: Sequence[str] = ()) -> None:
-        """`references` are the schemas that it refers to, each behind those that it refers to itself."""
+        """`references` are the schemas that it refers to, each after those that it refers to itself."""
         import fastavro  # noqa: F401 - its absence is not an error of the schema
 
         self._named: dict[str, Any] = {}

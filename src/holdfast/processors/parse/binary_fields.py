@@ -125,7 +125,7 @@ def _walked(found: Any, path: tuple[str, ...]) -> Any:
 class _ProtobufValues:
     """The fields of one message, without those that are absent. Raises `Unreadable` for a message with too many values.
 
-    A message inside takes two bytes and has all its fields that cannot be absent, so few bytes can be many values.
+    A nested message takes two bytes but has all its fields that cannot be absent, so a few bytes can hold many values.
     """
 
     def __init__(self, size: int) -> None:

@@ -23,7 +23,7 @@ _NOT_AN_OBJECT = "the message is not a JSON object"
 
 
 class MessageColumns(ABC):
-    """Makes columns of messages. A portion that cannot be decoded is halved until the bad messages are alone."""
+    """Makes columns from messages. A portion that cannot be decoded is halved until the bad messages are alone."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -47,7 +47,7 @@ class MessageColumns(ABC):
         """The columns. Raises `ValueError` if one of the items does not fit."""
 
     def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:  # noqa: ARG002 - not every encoding can
-        """The items without those that certainly do not fit, so that these need not be found by halving."""
+        """Leave out items that certainly do not fit, so that they need not be found by bisection."""
         return items, rows
 
     def _reason(self, item: Any, error: ValueError) -> str:  # noqa: ARG002 - others look at the item

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from holdfast.config import Options, PositiveCount
+from holdfast.config.units import VALUE_ERROR
 from holdfast.processors._functions import FunctionName
 from holdfast.processors.parse import field_config
 from holdfast.processors.parse.field_config import Expression, NameTemplate, checked
@@ -44,6 +46,10 @@ def _segments(text: str) -> None:
 
 def _bare_name(value: Any) -> Any:
     """`time: kafka` is short for `time: {kafka: {}}`."""
+    if isinstance(value, str) and value not in TimeFrom.model_fields:
+        raise PydanticCustomError(
+            VALUE_ERROR, "does not say where a time is found; write json: {field: NAME, unit: millis}"
+        )
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, dict):
@@ -59,7 +65,7 @@ Zone = Annotated[str, checked(_zone)]
 Segments = Annotated[str, checked(_segments)]
 
 
-class _ExactlyOne(Options):
+class _Choice(Options):
     """Exactly one of its settings is given."""
 
     @model_validator(mode="after")
@@ -75,7 +81,7 @@ class _ExactlyOne(Options):
         return next(given for name in type(self).model_fields if (given := getattr(self, name)) is not None)
 
 
-class TimeFrom(_ExactlyOne):
+class TimeFrom(_Choice):
     """Where the time of a message is found."""
 
     kafka: field_config.KafkaTime | None = Field(None, description="The Kafka timestamp of the message.")
@@ -88,7 +94,7 @@ class TimeFrom(_ExactlyOne):
     thrift: field_config.ThriftTime | None = Field(None, description="A field of a message in Thrift.")
 
 
-class NameFrom(_ExactlyOne):
+class NameFrom(_Choice):
     """Where the text or whole number for a partition name is found."""
 
     json_: field_config.JsonField | None = Field(None, alias="json", description="A field of a message in JSON.")
@@ -122,7 +128,7 @@ class ProtobufColumns(field_config.ProtobufMessage, JsonColumns):
     """Messages are in Protobuf."""
 
 
-class ColumnsFrom(_ExactlyOne):
+class ColumnsFrom(_Choice):
     """The encoding of messages whose fields become columns."""
 
     json_: JsonColumns | None = Field(None, alias="json", description="A JSON object.")
@@ -154,7 +160,7 @@ class ParseRule(Options):
     template: NameTemplate | None = Field(
         None, description="Pattern for the names of times, such as `y=%Y/m=%m`, instead of style and granularity."
     )
-    zone: Zone = Field("UTC", description="Time zone of the names of times.")
+    zone: Zone = Field("UTC", description="Time zone in which times become names of output folders.")
     text_zone: Zone = Field("UTC", description="Time zone of times in messages that are text without a time zone.")
     min_year: int = Field(1980, ge=1972, le=2200, description="A time before this year is an error.")
     max_year: int = Field(2200, ge=1972, le=2200, description="A time after this year is an error.")
@@ -164,7 +170,7 @@ class ParseRule(Options):
         "folder dt=__invalid__ (in plain style __invalid__).",
     )
     columns: ColumnsFrom | None = Field(
-        None, description="Makes columns of the message's fields. Without it messages stay as they are."
+        None, description="Makes columns from the message's fields. Without it, messages stay as they are."
     )
     keep: tuple[str, ...] = Field(
         (), description="Columns of the source that are kept in addition to those of `columns`."

@@ -48,7 +48,7 @@ class TimeNames:
 
 
 def names_of_ranges(numbers: Numbers, every: int, key: str) -> CodedTexts:
-    """Partition names of ranges of `every` numbers: the first number of the range."""
+    """Partition names of ranges of `every` numbers: the name of a range is its first number."""
     return _coded(numbers // every, lambda slot: f"{key}{slot * every:020d}", Ticks(numbers, 1))
 
 

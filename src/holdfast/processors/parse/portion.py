@@ -31,7 +31,7 @@ class Unreadable(ValueError):
 
 @dataclass
 class Cells:
-    """One value per row: plain Python values in a list, or texts in an Arrow array; None where it is bad."""
+    """One value per row: plain Python values in a list, or texts in an Arrow array; None where the row is bad."""
 
     values: Any
     bad: Bad = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Cells:
 
 @dataclass
 class Ticks:
-    """One time per row, counted from 1970 in UTC; any number where it is bad."""
+    """One time per row, counted from 1970 in UTC; any number where the row is bad."""
 
     values: Numbers
     per_second: int
@@ -48,7 +48,7 @@ class Ticks:
 
 @dataclass
 class CodedTexts:
-    """One text per row, as an index into the distinct texts; any index where it is bad."""
+    """One text per row, as an index into the distinct texts; any index where the row is bad."""
 
     codes: Numbers
     texts: Sequence[str]
@@ -223,5 +223,5 @@ def with_data(rows: Any, schema: Any, columns: Sequence[Any], kept: Sequence[str
 
 
 def is_ours(name: str) -> bool:
-    """Whether a column is holdfast's."""
+    """Whether a column belongs to holdfast."""
     return name in SYSTEM_COLUMNS or name in OPTIONAL_COLUMNS

@@ -232,7 +232,7 @@ class FieldReaders:
 
 
 def message_columns(rule: ParseRule, schemas: Schemas) -> MessageColumns | None:
-    """Makes columns of messages; None if messages stay as they are."""
+    """Makes columns from messages; None if messages stay as they are."""
     if rule.columns is None:
         return None
     from holdfast.processors.parse.columns import DecodedMessages, JsonMessages

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RecentSchemas(Generic[T]):
-    """A cache by schema id that drops what was not used for longest."""
+    """A cache by schema id that drops the least recently used entries."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[int, tuple[T, int]] = OrderedDict()
@@ -63,7 +63,7 @@ class RecentSchemas(Generic[T]):
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema, as JSON, and those that it refers to, each behind those that it refers to itself."""
+    """A schema, as JSON, and those that it refers to, each after those that it refers to itself."""
 
     text: str
     references: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Endpoint:
 
 
 class SchemaRegistry:
-    """Requests each schema once, as schemas never change; those that do not exist after `UNKNOWN_FOR` once more.
+    """Requests each schema once, as schemas never change; missing ones again after `UNKNOWN_FOR`.
 
     A request blocks until it succeeds or `tries` attempts have failed.
     """
@@ -163,7 +163,7 @@ class _Resolution:
             ordered.append(text)
 
     def _referenced(self, reference: Any) -> tuple[str, str]:
-        """The path of a schema that is referred to, and how messages call it."""
+        """The path of a schema that is referred to, and its name in messages for people."""
         try:
             subject, version = reference["subject"], int(reference["version"])
             path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
@@ -192,7 +192,7 @@ class _Resolution:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes an error of a redirect, which would carry the credentials to another server."""
+    """Turns a redirect into an error, because it would carry the credentials to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

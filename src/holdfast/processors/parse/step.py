@@ -83,7 +83,7 @@ class Parse(Processor):
         return ParseStep(self._config, Schemas(self._files, schemas))
 
     def apply(self, frame: Any) -> Any:
-        """A step of the frame. Raises `Refused` if its rules do not give all rows the same columns."""
+        """Add the processor to the frame. Raises `Refused` if its rules do not give all rows the same columns."""
         by_topic = len(self._config.rules()) > 1
         if by_topic and TOPIC not in frame.columns:
             raise Refused(f"parse has rules by topic, and the frame has no column {TOPIC}")

@@ -78,7 +78,7 @@ class TimePattern:
 
 @dataclass(frozen=True)
 class NamePattern:
-    """How partition names are made of a time, as in `dt=%Y-%m-%d/hr=%H`. Raises `ValueError` for other text."""
+    """How partition names are made from a time, as in `dt=%Y-%m-%d/hr=%H`. Raises `ValueError` for other text."""
 
     text: str
 

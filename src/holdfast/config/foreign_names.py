@@ -1,6 +1,6 @@
-"""Data Prepper's names of settings, and what they are called here.
+"""Names that settings have elsewhere, above all in Data Prepper, and what they are called here.
 
-A path is written with dots; `*` stands for a pipeline's name or for an entry of a list.
+A path is written with dots; `*` stands for the name of a pipeline or an entity, or for an entry of a list.
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ _RENAMED = {
     "source.s3": "objects",
     "source.objects.aws": "s3",
     "source.kafka.group_id": "group",
+    "source.kafka.consumer_group": "group",
+    "source.kafka.brokers": "bootstrap_servers",
+    "source.kafka.auto_offset_reset": "start",
+    "source.kafka.starting_offsets": "start",
+    "source.kafka.properties": "client_properties",
+    "source.kafka.upload.max_size": "max_bytes",
+    "source.objects.path": "folder",
+    "source.objects.scan.every": "interval",
+    "source.database.tables": "entities",
+    "source.database.entities.*.primary_key": "key",
+    "source.database.entities.*.columns": "fields",
     "source.kafka.encryption": "security",
     "source.kafka.authentication": "security",
     "processors.*.grok.grok_when": "when",
@@ -29,11 +40,22 @@ _RENAMED = {
     "sinks.*.opensearch.dlq": "dead_letters",
     "sinks.*.opensearch.socket_timeout": "request_timeout",
     "sinks.*.elasticsearch": "opensearch",
+    "sinks.*.files.path": "root",
+    "sinks.*.files.folder": "root",
+    "sinks.*.function.event_timeout": "timeout",
+    "sinks.*.function.eventTimeout": "timeout",
+    "sinks.*.function.explicit_ack_mode": "ack",
+    "source_coordination.store.sqlite.url": "path",
+    "source_coordination.store.sqlite.file": "path",
+    "source_coordination.store.object.path": "root",
+    "source_coordination.store.object.url": "root",
 }
 _NO_BUFFER = "is not needed here: records wait in the source, and 'batch' limits what is read at a time"
 _ONE_NODE_READS = "is not needed here: nodes share partitions through the store"
 _IN_SQL = "does not exist here; use 'add_entries' with 'value_expression', or 'sql'"
 _EXTERNAL_SOURCE = "does not exist here; put the records into Kafka, a stream or objects, and read these"
+_OF_THE_NODE = "is 'session_timeout' of 'node' here: a node that is silent for that long loses its leases"
+_TRIGGER = "does not exist here: the source is the trigger; `holdfast convert nuclio` converts a function.yaml"
 _MESSAGES = {
     "version": "is not needed here; remove it",
     "pipeline_configurations": "does not exist here; secrets are references, such as ${env:NAME} or ${file:PATH}",
@@ -44,6 +66,15 @@ _MESSAGES = {
     "pipelines.*.workers": "is not needed here: Spark's tasks do the work; see 'master' of 'spark', such as local[4]",
     "pipelines.*.delay": _NO_BUFFER,
     "pipelines.*.buffer": _NO_BUFFER,
+    "web": "does not exist here; `holdfast web --help` lists the options of the dashboard",
+    "dashboard": "does not exist here; `holdfast web --help` lists the options of the dashboard",
+    "metrics": "does not exist here; 'metrics_port' of 'node' serves metrics for Prometheus",
+    "node.log_level": "does not exist here; `holdfast run --verbose` logs every event, `--quiet` only warnings",
+    "spark.memory": "does not exist here; write 'conf: {spark.driver.memory: 4g}', or 'worker_memory' for Python",
+    "alerts.lag": "does not exist here; write 'lag_seconds' with a time, or 'lag_records' with a number",
+    "source_coordination.lease_timeout": _OF_THE_NODE,
+    "source_coordination.session_timeout": _OF_THE_NODE,
+    "source_coordination.store.object.bucket": "is in 'root' here; write 'root: s3://BUCKET/PREFIX'",
     "source.file": "is called 'objects' here; write 'objects: {folder: PATH}'",
     "source.pipeline": "does not exist here: a pipeline is not read by another one; use 'routes' and several sinks",
     "source.http": _EXTERNAL_SOURCE,
@@ -66,6 +97,10 @@ _MESSAGES = {
     "source.objects.scan.range": "is beside 'scan' here, not in it",
     "source.objects.buckets.*.filter": "is not needed here; 'include_prefix' and 'exclude_suffix' are beside 'bucket'",
     "source.objects.buckets.*.name": "is called 'bucket' here",
+    "source.objects.buckets.*.suffix": "does not exist here; write 'include: [\"**/*.json\"]'",
+    "source.objects.suffix": "does not exist here; write 'include: [\"**/*.json\"]'",
+    "source.objects.scan.follow": "is a word here; write 'scan: follow', and 'interval: 30s' beside it",
+    "source.stream.shards": "is not needed here; `holdfast stream create NAME --shards 4` makes a stream",
     "source.kafka.acknowledgments": "is not needed here: progress always waits until all sinks have the records",
     "source.kafka.consumer_strategy": _ONE_NODE_READS,
     "processors.*.convert_entry_type": _IN_SQL,
@@ -88,6 +123,13 @@ _MESSAGES = {
     "sinks.*.file": "is called 'files' here; write 'files: {root: FOLDER}'",
     "sinks.*.stdout": "does not exist here; write 'files: {root: FOLDER, format: jsonl}'",
     "sinks.*.pipeline": "does not exist here: a pipeline is not read by another one; use 'routes' and several sinks",
+    "sinks.*.files.compression": "belongs to the format here; write 'format: {text: {compression: gzip}}'",
+    "sinks.*.files.partition_by": "does not exist here; the processor 'parse' puts records into folders by their time",
+    "sinks.*.files.hive": "is in an entry of 'hooks' of 'finalize' here",
+    "sinks.*.function.triggers": _TRIGGER,
+    "sinks.*.function.trigger": _TRIGGER,
+    "sinks.*.function.replicas": "belongs to the pipeline here; write it beside 'sinks'",
+    "sinks.*.opensearch.id": "is called 'document_id' here; write 'document_id: \"{FIELD}\"'",
     "sinks.*.opensearch.index_type": "is not needed here; see 'index', 'data_stream' and 'index_template'",
     "sinks.*.opensearch.document_id_field": "is called 'document_id' here; write 'document_id: \"{FIELD}\"'",
     "sinks.*.opensearch.routing_field": "is called 'routing' here; write 'routing: \"{FIELD}\"'",
@@ -115,12 +157,12 @@ _LISTS_AND_MAPPINGS = {
 
 
 def new_name(path: Sequence[str | int]) -> str | None:
-    """Return what the key at this path is called here; None if it is not a name of Data Prepper."""
+    """Return what the key at this path is called here; None if it is not a known name."""
     return _of(_RENAMED, path)
 
 
 def message_for(path: Sequence[str | int], node: Node) -> str | None:
-    """Return the message for a key of Data Prepper; None if it is not one. `node` is the key's value."""
+    """Return the message for a key that is a name from elsewhere; None if it is not. `node` is the key's value."""
     if name := new_name(path):
         return f"{path[-1]!r} is called {name!r} here"
     if message := _of(_MESSAGES, path):
@@ -146,5 +188,7 @@ def _of(table: dict[str, str], path: Sequence[str | int]) -> str | None:
     steps = ["*" if isinstance(step, int) else step for step in path]
     if len(steps) > 1 and steps[0] == "pipelines":
         steps[1] = "*"
+    if "entities" in steps[:-2]:
+        steps[steps.index("entities") + 1] = "*"
     whole = ".".join(steps)
     return table.get(whole) or table.get(whole.removeprefix("pipelines.*."))
