@@ -59,10 +59,10 @@ def crash(ground: CrashGround, folder: Path, points: Sequence[str], broken: str 
         fleet.start()
         for at in points:
             _strike(ground, fleet, strikes, at)
-        _require(lambda: all(_held(ground, [f":{node.pid}:"]) for node in fleet.nodes), "all nodes are there again")
+        require(lambda: all(_held(ground, [f":{node.pid}:"]) for node in fleet.nodes), "all nodes are there again")
         struck_after = time.monotonic() - load.began
         load.end_soon()
-        done = _comes_true(lambda: _is_done(ground, load), WITHIN)
+        done = comes_true(lambda: _is_done(ground, load), WITHIN)
         fleet.stop(15.0)
     finally:
         fleet.kill()
@@ -75,20 +75,20 @@ def crash(ground: CrashGround, folder: Path, points: Sequence[str], broken: str 
 def _strike(ground: CrashGround, fleet: Fleet, strikes: Path, at: str) -> None:
     for sign in BLOWS:
         order_of(strikes, at, sign).touch()
-    killed, stopped = [_struck(fleet, order_of(strikes, at, sign)) for sign in BLOWS]
+    killed, stopped = [struck_node(fleet, order_of(strikes, at, sign)) for sign in BLOWS]
     gone = [f":{node.pid}:" for node in (killed, stopped)]
     killed.start()
-    _require(lambda: not _held(ground, gone), f"others take over from those struck {at}")
+    require(lambda: not _held(ground, gone), f"others take over from those struck {at}")
     stopped.signal(signal.SIGCONT)
 
 
-def _struck(fleet: Fleet, order: Path) -> LightNode:
+def struck_node(fleet: Fleet, order: Path) -> LightNode:
     """The node that took that order; its process is dead or stands still."""
-    _require(lambda: bool(list(order.parent.glob(f"{order.name} struck *"))), f"somebody takes the order {order.name}")
+    require(lambda: bool(list(order.parent.glob(f"{order.name} struck *"))), f"somebody takes the order {order.name}")
     (taken,) = order.parent.glob(f"{order.name} struck *")
     pid = int(taken.name.rpartition(" ")[2])
     (node,) = [node for node in fleet.nodes if node.pid == pid]
-    _require(lambda: node.frozen or not node.running, f"{order.name} is done")
+    require(lambda: node.frozen or not node.running, f"{order.name} is done")
     return node
 
 
@@ -103,12 +103,12 @@ def _is_done(ground: CrashGround, load: Load) -> bool:
     return len(rows) == wanted and all(row.status == "COMPLETED" for row in rows)
 
 
-def _require(what: Callable[[], bool], description: str) -> None:
-    if not _comes_true(what, WITHIN):
+def require(what: Callable[[], bool], description: str) -> None:
+    if not comes_true(what, WITHIN):
         raise AssertionError(f"not within {WITHIN} s: {description}")
 
 
-def _comes_true(what: Callable[[], bool], within: float) -> bool:
+def comes_true(what: Callable[[], bool], within: float) -> bool:
     give_up_at = time.monotonic() + within
     while not what():
         if time.monotonic() > give_up_at:

@@ -51,12 +51,14 @@ def test_half_a_minute_of_faults_on_a_bucket_alone_leaves_nothing_wrong() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "object"])
-def test_a_fleet_that_writes_without_a_fence_is_found_out(store: str) -> None:
-    words = ("--hazard", "0.004", "--broken", "fence", "--done-within", "5", "--forget", "--seed", "1")
-    running = start("tests.soak", "--stores", store, "--minutes", "0.4", "--nodes", "8", *words)
-    printed = finish(running, within=120.0)
-    assert running.returncode == 1, printed
-    assert "token goes down" in printed or "somebody else than the owner" in printed
+def test_a_commit_that_comes_after_a_takeover_is_refused_and_without_a_fence_is_found_out(store: str) -> None:
+    intact = start("tests.soak.late_writers", store)
+    broken = start("tests.soak.late_writers", store, "--broken", "fence")
+    verdict = json.loads(finish(intact, within=180.0))
+    assert verdict["wrong"] == []
+    assert verdict["figures"]["fenced_off"] >= 1
+    assert json.loads(finish(broken, within=180.0))["wrong"]
+    assert broken.returncode == 1
 
 
 @pytest.mark.slow

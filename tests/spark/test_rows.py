@@ -200,7 +200,7 @@ def test_a_batch_gives_the_same_files_alone_and_in_company_directly_and_through_
 def test_two_sinks_are_served_by_one_job(site: Site) -> None:
     site.put("a.jsonl", lines(4).replace("note", "value"))
     site.reading(schema="id BIGINT, value STRING", sinks={"out": "parquet", "too": "jsonl"})
-    group = f"holdfast-{id(site.engine):x}-1"
+    group = f"{site.engine.job_group}-1"
     reports = site.run()
     assert len(site.spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
     for sink in ("out", "too"):

@@ -50,6 +50,7 @@ MAX_GREETINGS = 64
 ROOM = 1000
 LIFE_SIGN = 10.0
 LOCAL = ("127.0.0.1", "localhost", "::1")
+_ENGINES = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class FunctionEngine(Engine):
         self._reports = CoalescedReports(parts.config.commit_interval)
         self._foreign: dict[Name, set[int]] = {}
         self._channels: dict[int, Channel] = {}
-        self._numbers = itertools.count(1)
+        self._numbers, self._number = itertools.count(1), next(_ENGINES)
         self._jobs: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
         self._kills: queue.SimpleQueue[Kill | None] = queue.SimpleQueue()
         self._free_threads = 0
@@ -326,7 +327,7 @@ class FunctionEngine(Engine):
     # --- Spark jobs --------------------------------------------------------------------------------------------
 
     def _group(self, slot: int, attempt: int) -> str:
-        return f"holdfast-function-{id(self):x}-{slot}-{attempt}"
+        return f"holdfast-function-{self._number}-{slot}-{attempt}"
 
     def _run_jobs(self) -> None:
         while (launch := self._jobs.get()) is not None:

@@ -6,6 +6,7 @@ left out. Otherwise the round is cut in halves until the failing batch is alone;
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -31,6 +32,9 @@ CANCELLED = "the round was cancelled"
 WATCH_EVERY = 5.0
 """Seconds between two calls of the source's `doubts` while a job runs; most jobs are done before the first."""
 
+_NUMBERS = itertools.count(1)
+"""Of all engines of this process; the address of one that was closed may be that of the next."""
+
 
 @dataclass
 class Round:
@@ -51,6 +55,8 @@ class SparkEngine(Engine):
 
     def __init__(self, spark: SparkSession, pipelines: Mapping[str, Pipeline], *, rounds: int = 2) -> None:
         quieten()
+        self.job_group = f"holdfast-{next(_NUMBERS)}"
+        """How the names of this engine's job groups begin; no other engine of the process has it."""
         self._spark = spark
         self._pipelines = dict(pipelines)
         self._limit = rounds
@@ -70,7 +76,7 @@ class SparkEngine(Engine):
 
     def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
         self._submitted += 1
-        group = f"holdfast-{id(self):x}-{self._submitted}"
+        group = f"{self.job_group}-{self._submitted}"
         carried = Round(group, self._pipelines[pipeline], list(batches), {batch.id for batch in batches})
         self._rounds.append(carried)
         self._todo.put(carried)
