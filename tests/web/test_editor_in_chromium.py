@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from holdfast.web.dashboard import Dashboard
 from tests.web.browser import opened_page, quick, serving
@@ -55,6 +56,22 @@ def test_the_form_changes_the_text_which_is_saved_and_a_change_of_others_is_kept
     _save(page)
     expect(page.locator("#confirm-error")).to_contain_text("has changed")
     assert file.read_text() == mine + "# theirs\n"
+
+
+def test_fields_that_are_changed_at_once_and_what_is_typed_meanwhile_are_kept(page: Page, file: Path) -> None:
+    page.goto("/configuration")
+    held: list[Route] = []
+    page.route("**/configuration:trigger", held.append)
+    for name, value in (("workers", "9"), ("read_batch_size", "77")):
+        page.locator(f'[name="{name}"]').fill(value)
+        page.locator(f'[name="{name}"]').blur()
+    text = page.locator("#editor-text")
+    text.evaluate("(area) => { area.value += '# typed\\n'; area.dispatchEvent(new Event('input')); }")
+    page.unroute("**/configuration:trigger")
+    for route in held:
+        route.continue_()
+    expect(text).to_have_value(re.compile(r"(?s)read_batch_size: 77.*workers: 9.*# typed"))
+    assert page.evaluate("window.refused") == []
 
 
 def _save(page: Page) -> None:

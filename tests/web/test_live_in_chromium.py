@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, Route, expect
+import pytest
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.run import GroupStats, RunStatus, run_of, runs_of, with_run
@@ -98,6 +99,57 @@ def test_a_change_that_could_not_be_fetched_is_fetched_later_by_one_request_at_a
         expect(page.locator(FAILED_ORDERS)).to_contain_text("3")
         # One for each refusal, one that succeeds, and one for a tick meanwhile.
         assert (len(refused), len(requests) <= 4) == (2, True)
+
+
+SOCKETS = """
+  const Plain = WebSocket;
+  window.sockets = [];
+  window.WebSocket = class extends Plain { constructor(url) { super(url); sockets.push(this); } };
+"""
+OPEN_SOCKETS = "sockets.filter((socket) => socket.readyState < WebSocket.CLOSING).length"
+
+
+@pytest.mark.parametrize("before", ["pause.click(); pause.click()", "sockets[0].close()"])
+def test_a_paused_page_has_no_socket_whatever_came_before(browser: Browser, tmp_path: Path, before: str) -> None:
+    with served_fleet(tmp_path, readings=quick()) as fleet, watched(browser, fleet) as page:
+        page.add_init_script(SOCKETS)
+        page.goto("/pipelines/orders")
+        expect(page.locator("#live-text")).to_contain_text("live")
+        page.evaluate(f"() => {{ const pause = document.getElementById('pause'); {before}; }}")
+        page.keyboard.press("p")
+        expect(page.locator("#live-text")).to_have_text("paused")
+        expect(page.locator("[data-action]").first).to_be_disabled()
+        page.wait_for_timeout(1000)  # longer than the pause before a page connects again
+        assert page.evaluate(OPEN_SOCKETS) == 0
+        page.keyboard.press("p")
+        expect(page.locator("#live-text")).to_contain_text("live")
+        assert page.evaluate(OPEN_SOCKETS) == 1
+
+
+def test_a_change_that_comes_while_the_map_is_fetched_is_on_the_map(browser: Browser, tmp_path: Path) -> None:
+    with served_fleet(tmp_path, readings=quick()) as fleet, watched(browser, fleet) as page:
+        page.goto("/pipelines/orders")
+        expect(page.locator(".map output")).to_contain_text("1 of 32")
+        held_back: list[tuple[Route, APIResponse]] = []
+        page.route("**/api/v1/pipelines/orders/map*", lambda route: held_back.append((route, route.fetch())))
+        page.evaluate("document.dispatchEvent(new CustomEvent('holdfast:region', { detail: 'counts' }))")
+        while not held_back:
+            page.wait_for_timeout(50)
+        fail(fleet, "orders|5")
+        expect(page.locator(FAILED_ORDERS)).to_contain_text("1")
+        page.unroute("**/api/v1/pipelines/orders/map*")
+        for route, response in held_back:
+            route.fulfill(response=response)
+        canvas = page.locator("canvas").first
+        canvas.focus()
+
+        def next_failed() -> str:
+            page.keyboard.press("Home")
+            page.keyboard.press("n")
+            return page.locator(".map output").inner_text()
+
+        while "FAILED" not in next_failed():
+            page.wait_for_timeout(50)
 
 
 class AwayStore:

@@ -193,7 +193,7 @@ class PipelineActions:
         def act() -> Run:
             if expect is not None and (found := self.preview_redrive(choice, detached=detached).number) != expect:
                 raise SelectionChanged(found, expect, "letters")
-            return redrive(self.stored, choice, self.emit, by=self._who, detached=detached)
+            return redrive(self.stored, choice, self.emit, by=self._who, detached=detached, expect=expect)
 
         return self._of_run("redrive", act, **asdict(choice), detached=detached, expect=expect)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.assemble import StoredPipeline
 from holdfast.deadletters.source import PartitionLetters, redriven_name, sent_ids, spilled_size
-from holdfast.errors import Refused, TransitionRefused
+from holdfast.errors import Refused, SelectionChanged, TransitionRefused
 from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
 from holdfast.flow.sink import Publication, Sink
@@ -83,11 +83,16 @@ class Waiting:
     """Those of the live pipeline."""
     needed: frozenset[str] = frozenset()
     """Columns of the source that the pipeline may need."""
+    expect: int | None = None
+    """How many letters the person has seen; a run that would take another number takes none."""
 
     def __iter__(self) -> Iterator[Partition]:
         for run in self._former():
             self._fence(run)
-        return iter([chosen.partition() for chosen in self.look().partitions])
+        taken = self.look()
+        if self.expect is not None and taken.number != self.expect:
+            raise SelectionChanged(taken.number, self.expect, "letters")
+        return iter([chosen.partition() for chosen in taken.partitions])
 
     def look(self) -> Taken:
         """Return the letters that would be taken now. Changes nothing."""

@@ -33,13 +33,20 @@ class Selection:
     run: str = ""
     """Partitions of this run, instead of those of the live pipeline."""
     expect: int | None = None
+    token: int | None = None
+    """The token that the person has seen; for a single key."""
 
     @property
     def by_filter(self) -> bool:
         return bool(self.statuses or self.owner is not None or self.group is not None or self.prefix)
 
     def check(self, row: Lease) -> None:
-        """Raise `TransitionRefused` if the row does not match the filter."""
+        """Raise `TransitionRefused` if the row does not match the filter, or was taken since the person looked."""
+        if self.token not in {None, row.token}:
+            raise TransitionRefused(
+                f"{row.key!r} is {row.status} of {row.owner} with token {row.token}, not {self.token}: it was taken "
+                "since you looked; look at it and repeat it"
+            )
         if not self.matches(row):
             raise TransitionRefused(f"{row.key!r} is {row.status} of {row.owner}, and no longer matches")
 
@@ -121,6 +128,8 @@ class PartitionActions:
         """The keys of the partitions that are chosen. Raises `UsageError` if neither keys nor a filter are given."""
         if bool(chosen.keys) == chosen.by_filter:
             raise UsageError("give the keys of partitions, or a filter, and not both")
+        if chosen.token is not None and len(chosen.keys) != 1:
+            raise UsageError("a token belongs to a single key")
         if chosen.keys:
             return list(dict.fromkeys(chosen.keys))
         rows = self.pipeline.operator(chosen.run).rows(chosen.statuses)
@@ -174,7 +183,8 @@ class PartitionActions:
 
         def act() -> Changes:
             _check_number(number, expect)
-            changes, rows = Changes(self.each), find()
+            # Rows that match only since they were counted are left for the next time.
+            changes, rows = Changes(self.each), islice(find(), number)
             while chunk := list(islice(rows, PURGE_CHUNK)):
                 changes.done += change(chunk)
             return changes

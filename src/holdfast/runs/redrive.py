@@ -41,18 +41,29 @@ def look(pipeline: StoredPipeline, choice: Choice, *, detached: bool = False) ->
     return waiting.look()
 
 
-def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str, detached: bool = False) -> Run:
+def redrive(
+    pipeline: StoredPipeline,
+    choice: Choice,
+    emit: Emit,
+    *,
+    by: str,
+    detached: bool = False,
+    expect: int | None = None,
+) -> Run:
     """Send the letters again with this file's parsing. Blocks until the run has ended, unless it is detached.
 
+    The run fails and sends nothing if there is another number of letters than `expect` when a node begins with it.
     Raises `UsageError` if that cannot be done with this source or sink, `Refused` unless this file's parsing is the
     current one.
     """
     generation = _current(pipeline)
     seal(pipeline.generations(), parsing_as(pipeline, generation, by))
-    built, waiting = _prepared(pipeline, choice)
+    built, waiting = _prepared(pipeline, choice, expect)
     if detached:
         _check_detached(built)
     configuration = {"kind": KIND, **asdict(choice), "generation": generation, "writes_to": list(built.sinks)}
+    if expect is not None:
+        configuration["expect"] = expect
     try:
         driver = RedriveDriver(pipeline, waiting)
         made = RunPipeline(pipeline, built, generation, driver, any_letters=True)
@@ -75,7 +86,7 @@ def _check_detached(built: Pipeline) -> None:
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
     """Return the pipeline of a redrive from the configuration in the run's row."""
     choice = Choice(configuration["sink"], configuration.get("key"), configuration.get("reason"))
-    built, waiting = _prepared(pipeline, choice)
+    built, waiting = _prepared(pipeline, choice, configuration.get("expect"))
     driver = RedriveDriver(pipeline, waiting)
     return RunPipeline(pipeline, built, configuration["generation"], driver, any_letters=True)
 
@@ -141,7 +152,7 @@ class _HandlerRows(Rebuilder):
         raise ValueError(self.refusal(letter))
 
 
-def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiting]:
+def _prepared(pipeline: StoredPipeline, choice: Choice, expect: int | None = None) -> tuple[Pipeline, Waiting]:
     live = pipeline.build()
     waiting = Waiting(
         pipeline,
@@ -151,6 +162,7 @@ def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiti
         live=live.source,
         sinks=live.sinks,
         needed=needed_columns(live.processors, [live.sinks[choice.sink]], routed=choice.sink in live.routes.by_sink),
+        expect=expect,
     )
     return _from_letters(live, pipeline.identifier, choice.sink), waiting
 

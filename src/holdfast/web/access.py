@@ -43,9 +43,10 @@ class Access:
     """How the dashboard may be reached.
 
     `base_path` is the prefix that a proxy puts in front of all paths, without a slash at its end. `hosts` are the names
-    that a request may give as its host, besides those of loopback. Without `tokens`, whoever can connect is an admin:
-    only for an application that another one protects. `token_in_url`: a link may carry the token. `behind_proxy`: the
-    last address in `X-Forwarded-For` is the client's, as the proxy itself has added it.
+    that a request may give as its host, besides those of loopback, each with its port unless that is the usual one.
+    Without `tokens`, whoever can connect is an admin: only for an application that another one protects.
+    `token_in_url`: a link may carry the token. `behind_proxy`: the last address in `X-Forwarded-For` is the client's,
+    as the proxy itself has added it.
     """
 
     base_path: str = ""

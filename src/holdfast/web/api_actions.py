@@ -52,12 +52,16 @@ class Filter(BaseModel):
 
 
 class ChosenPartitions(Reason):
-    """Partitions by their keys or by a filter; `expect` is how many the person has seen."""
+    """Partitions by their keys or by a filter; `expect` is how many the person has seen.
+
+    `token` is that of a single key, as the person has seen it: a partition that was taken since then is left alone.
+    """
 
     keys: list[str] = Field(default_factory=list, max_length=10_000)
     filter: Filter | None = None
     run: str = ""
     expect: int | None = None
+    token: int | None = None
 
     def selection(self) -> Selection:
         """Return what is chosen. A filter without a number is refused."""
@@ -65,7 +69,8 @@ class ChosenPartitions(Reason):
             raise UsageError("a filter needs `expect`, the number of partitions that you have seen")
         wanted = self.filter or Filter()
         statuses = () if wanted.status is None else (wanted.status,)
-        return Selection(tuple(self.keys), statuses, wanted.owner, wanted.group, wanted.prefix, self.run, self.expect)
+        chosen = (wanted.owner, wanted.group, wanted.prefix, self.run, self.expect, self.token)
+        return Selection(tuple(self.keys), statuses, *chosen)
 
 
 class ChosenGeneration(Reason):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast.config.hosts import is_local
 from holdfast.errors import UsageError
@@ -75,10 +76,12 @@ class Entrance:
         """Return how the dashboard may be reached on this port, and the address to open."""
         made = None if self.token_file is not None else self.token or secrets.token_urlsafe(24)
         tokens: Tokens = TokenFile(self.token_file, report) if self.token_file is not None else ProcessToken(made or "")
-        names = {name.lower() for name in self.allowed_hosts} | ({self.host} - _EVERYWHERE)
+        hosts = {name.lower() for name in self.allowed_hosts}
+        if self.host not in _EVERYWHERE:
+            hosts.add(f"{_address(self.host)}:{port}")
         access = Access(
             base_path=self.base_path.rstrip("/"),
-            hosts=frozenset(names),
+            hosts=frozenset(hosts),
             read_only=self.read_only,
             tokens=tokens,
             token_in_url=made is not None,
@@ -89,8 +92,8 @@ class Entrance:
 
     def _url(self, access: Access, port: int) -> str:
         name = next(iter(self.allowed_hosts), "localhost") if self.host in _EVERYWHERE else self.host
-        address = f"[{name}]" if ":" in name else name
-        return f"http{'' if self.tls_cert is None else 's'}://{address}:{port}{access.base_path}/"
+        where = name if urlsplit(f"//{name}").port else f"{_address(name)}:{port}"
+        return f"http{'' if self.tls_cert is None else 's'}://{where}{access.base_path}/"
 
     def served_with(self) -> dict[str, Any]:
         """Return the server's settings that follow from these options."""
@@ -100,3 +103,8 @@ class Entrance:
         if self.behind_proxy:
             found |= {"proxy_headers": True, "forwarded_allow_ips": "*"}
         return found
+
+
+def _address(host: str) -> str:
+    """The host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host

@@ -15,6 +15,8 @@ class Limits:
     """How much a client may send. A rate is a number per second; a burst is a number that may come at once."""
 
     body_bytes: int = 1 << 20
+    unknown_body_bytes: int = 8 << 10
+    """Of a client that has not logged in; a login is much smaller."""
     body_seconds: float = 30.0
     requests_per_second: float = 100.0
     requests_burst: int = 500

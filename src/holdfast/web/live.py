@@ -38,6 +38,7 @@ from holdfast.web.responses import reason_of
 
 MOST_TOPICS = 8
 """Topics of one client."""
+LONGEST_TOPIC = 8192
 _UNSUPPORTED = 1003
 
 ReadPage = Callable[[str], Awaitable[Reading]]
@@ -163,7 +164,7 @@ class _Client:
         async for text in self._socket.iter_text():
             try:
                 message = json.loads(text)
-                topics = [str(topic) for topic in message["subscribe"]][:MOST_TOPICS]
+                topics = [str(topic)[:LONGEST_TOPIC] for topic in message["subscribe"]][:MOST_TOPICS]
                 seen = {str(region): str(digest) for region, digest in message.get("seen", {}).items()}
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 await self._socket.close(_UNSUPPORTED, 'expected {"subscribe": ["/"]}')
@@ -172,7 +173,8 @@ class _Client:
 
     async def _subscribe(self, topics: list[str], seen: Mapping[str, str]) -> None:
         self.leave()
-        self._topics = {topic: self._live.join(topic) for topic in topics}
+        # A topic that is named twice is joined once, as it is left once.
+        self._topics = {topic: self._live.join(topic) for topic in dict.fromkeys(topics)}
         self._seen = dict.fromkeys(self._topics, seen) if seen else {}
         self._maps = {}
         await asyncio.gather(*map(self._live.look_at, self._topics))

@@ -13,6 +13,7 @@ from holdfast.leases.lease import Lease
 from holdfast.leases.query import Query
 from holdfast.observe import insights, listings
 from holdfast.observe.insights import NodeView, time_text
+from holdfast.web.configuration_file import ConfigurationFile
 from holdfast.web.dashboard import Dashboard
 from holdfast.web.page import Data, Parameters
 from holdfast.web.pages_fleet import head
@@ -66,8 +67,9 @@ def _function(dashboard: Dashboard, name: str, sink: NamedSink) -> Data:
 
 def _trigger(dashboard: Dashboard, name: str) -> list[Data]:
     try:
-        return [field.row() for field in trigger_fields(dashboard.file.read_text("utf-8-sig"), name)]
-    except (ConfigError, OSError, ValueError):
+        text = ConfigurationFile(dashboard.file).read().text
+        return [] if text is None else [field.row() for field in trigger_fields(text, name)]
+    except ConfigError:
         return []  # the page of the configuration says what is wrong with the file
 
 

@@ -74,6 +74,8 @@ class Security:
         self._report = report
         limits = access.limits
         self._requests = Rate(limits.requests_per_second, limits.requests_burst)
+        self._refused_tokens = Rate(limits.logins_per_second, limits.logins_burst)
+        self._names = {urlsplit(f"//{address}").hostname for address in access.hosts}
         self._sockets: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,13 +103,15 @@ class Security:
         if not self._requests.allows(client):
             wait = str(self._requests.wait(client))
             raise _Refusal(429, f"too many requests; try again in {wait} s", **{"retry-after": wait})
-        viewer = self._viewer(scope, headers)
-        scope.setdefault("state", {}).update(viewer=viewer, client=client)
+        state = scope.setdefault("state", {})
+        state["client"] = client
+        state["viewer"] = viewer = self._viewer(scope, headers)
         if scope["type"] == "websocket":
             await self._serve_socket(scope, receive, self._while_admitted(scope, headers, send), client)
             return
+        limits = self._access.limits
         if scope["method"] not in SAFE:
-            body = await self._body(receive, headers)
+            body = await self._body(receive, headers, limits.body_bytes if viewer else limits.unknown_body_bytes)
             self._check_change(scope["path"], viewer, headers, body)
             receive = _replayed(body, receive)
         await self._app(scope, receive, send)
@@ -121,10 +125,11 @@ class Security:
         host, origin = headers.get("host", ""), headers.get("origin")
         try:
             name, page = urlsplit(f"//{host}").hostname, None if origin is None else urlsplit(origin)
-            from_here = page is None or page.netloc == host or page.hostname in self._access.hosts
+            # Other ports of a host are other sites, although browsers send them the same cookies.
+            from_here = page is None or page.netloc == host or page.netloc.lower() in self._access.hosts
         except ValueError:
             return False
-        return from_here and name is not None and (is_local(name) or name in self._access.hosts)
+        return from_here and name is not None and (is_local(name) or name in self._names)
 
     # --- who it is -----------------------------------------------------------------------------------------------
 
@@ -134,12 +139,23 @@ class Security:
             return Viewer("local", Role.ADMIN)
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            viewer = self._logins.of_token(token.strip())
+            viewer = self._of_token(token.strip(), scope["state"]["client"])
         else:
             viewer = self._logins.of_cookie(_cookie(headers, cookie_name(self._access)))
         path: str = scope["path"]
         if viewer is None and path not in {"/login", "/logout"} and not path.startswith("/static/"):
             raise self._unknown(scope)
+        return viewer
+
+    def _of_token(self, token: str, client: str) -> Viewer | None:
+        """The holder of a token. A client that sends wrong ones is refused for a while, as on the login page."""
+        assert self._logins is not None
+        viewer = self._logins.of_token(token)
+        if viewer is None:
+            self._report(f"a token from {client} was refused")
+            if not self._refused_tokens.allows(client):
+                wait = str(self._refused_tokens.wait(client))
+                raise _Refusal(429, f"too many wrong tokens; try again in {wait} s", **{"retry-after": wait})
         return viewer
 
     def _unknown(self, scope: Scope) -> _Refusal:
@@ -166,18 +182,18 @@ class Security:
         if viewer is None or viewer.role < Role.OPERATOR:
             raise _Refusal(403, "this needs the role operator")
 
-    async def _body(self, receive: Receive, headers: dict[str, str]) -> bytes:
-        limits, body = self._access.limits, bytearray()
-        too_large = _Refusal(413, f"a request has at most {limits.body_bytes} bytes")
+    async def _body(self, receive: Receive, headers: dict[str, str], most: int) -> bytes:
+        body = bytearray()
+        too_large = _Refusal(413, f"a request has at most {most} bytes")
         announced = headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > limits.body_bytes:
+        if announced.isdecimal() and int(announced) > most:
             raise too_large
         try:
-            async with asyncio.timeout(limits.body_seconds):
+            async with asyncio.timeout(self._access.limits.body_seconds):
                 while True:
                     message = await receive()
                     body += message.get("body", b"")
-                    if len(body) > limits.body_bytes:
+                    if len(body) > most:
                         raise too_large
                     if message["type"] == "http.disconnect" or not message.get("more_body", False):
                         return bytes(body)

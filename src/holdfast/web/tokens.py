@@ -109,6 +109,8 @@ class TokenFile:
             for number, line in enumerate(text.splitlines(), 1)
             if line.strip() and not line.lstrip().startswith("#")
         )
+        if len({holder.digest for holder in holders}) < len(holders):
+            raise UsageError(f"the token file {self._path} has the same token twice; each holder needs another one")
         if not holders:
             raise UsageError(f"the token file {self._path} has no tokens; each line is ROLE NAME TOKEN")
         return _state(found), holders

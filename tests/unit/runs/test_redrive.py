@@ -352,3 +352,15 @@ def test_a_redrive_is_started_as_a_row_alone_if_as_many_letters_wait_as_were_see
     assert (run.status.value, run.created_by, started.outcome.run) == ("INITIALIZING", "ana", run.id)
     assert list(site.stored(settings).operator(run.id).rows()) == []
     assert SparkSession.getActiveSession() is None
+
+
+def test_a_redrive_takes_nothing_if_other_letters_wait_when_a_node_begins_with_it(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a", "b")
+    site.bury("a", b"one", b"two")
+    Actions(settings, site.store, Request("ana", "web")).pipeline("orders").redrive(Choice("files"), expect=2)
+    (run,) = site.stored(settings).runs().list()
+    assert len(list(run_pipeline(site.stored(settings), run.configuration).driver.partitions(run))) == 1
+    site.bury("b", b"three")
+    with pytest.raises(SelectionChanged, match="3 letters match now, not 2"):
+        list(run_pipeline(site.stored(settings), run.configuration).driver.partitions(run))

@@ -55,6 +55,19 @@ def test_an_action_is_done_audited_and_seen_at_once(board: Served, client: httpx
     assert [entry] == printed(board, "audit-log")
 
 
+def test_a_partition_that_was_taken_since_the_person_looked_is_left_alone(board: Served, client: httpx.Client) -> None:
+    (row,) = board.store.get([Key(board.dashboard.identifier("orders"), "", "a")])
+    assert row is not None
+    seen = row.token
+    wanted = {"keys": ["a"], "expect": 1, "reason": "mended"}
+    refused = client.post(f"{PARTITIONS}:reopen", json={**wanted, "token": seen + 1})
+    assert (refused.status_code, refused.json()["outcome"]) == (409, "refused"), refused.text
+    assert "it was taken since you looked" in refused.text
+    assert status_of(board, "a") is Status.FAILED
+    assert client.post(f"{PARTITIONS}:reopen", json={**wanted, "keys": ["a", "b"], "token": seen}).status_code == 400
+    assert client.post(f"{PARTITIONS}:reopen", json={**wanted, "token": seen}).status_code == 200
+
+
 def test_a_filter_is_refused_when_another_number_matches(board: Served, client: httpx.Client) -> None:
     wanted = {"filter": {"status": "FAILED"}, "reason": "mended"}
     assert client.post(f"{PARTITIONS}:reopen", json=wanted).status_code == 400

@@ -41,3 +41,10 @@ def test_a_function_shows_its_version_trigger_shards_and_nodes(tmp_path: Path) -
     (node,) = [row for row in found["nodes"] if row["name"] == "n9"]
     assert (node["workers"], node["worker_states"], node["busy"]) == (4, {"busy": 3, "idle": 1}, 3)
     assert node["shards"] == "40"
+
+
+def test_the_trigger_of_a_file_with_a_secret_in_plain_text_is_not_shown(tmp_path: Path) -> None:
+    with opened(tmp_path) as (file, settings, store):
+        file.write_text(file.read_text().replace("workers: 4", "workers: 4\n          url: http://bob:hunter2@h/c/s@g"))
+        (found,) = show_functions(Dashboard(file, settings, store), {})["functions"]
+    assert found["trigger"] == []

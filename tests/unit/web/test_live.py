@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -210,3 +211,15 @@ def test_the_status_of_reindex_runs_is_served_too(board: Served) -> None:
         assert (response.status_code, response.json()) == (404, {"error": "there is no such reindex run"})
     with client_of(board, PATH) as socket:
         socket.ping().wait(PATIENCE)
+
+
+def test_a_topic_that_is_named_twice_is_left_with_its_client(board: Served, data: Data) -> None:
+    with client_of(board) as client:
+        subscribe(client, "/things/a", "/things/a")
+        received(client)
+    before = -1
+    # A last reading may be under way when the client goes.
+    while before != data.reads:
+        before = data.reads
+        time.sleep(0.2)
+    assert data.reads == before

@@ -22,6 +22,7 @@ from holdfast.leases.audit_log import AuditLog
 from holdfast.stores.memory import MemoryStore
 from holdfast.web import app as application
 from holdfast.web.access import Access
+from holdfast.web.entrance import Entrance
 from holdfast.web.limits import Limits
 from holdfast.web.login import AuditedAttempts
 from holdfast.web.tokens import TokenFile
@@ -32,6 +33,7 @@ VIEWER, OPERATOR, ADMIN = (f"{name}-0123456789abcdef0123" for name in ("viewer",
 FILE = f"viewer vera {VIEWER}\noperator otto {OPERATOR}\nadmin ana {ADMIN}\n"
 LIMITS = Limits(
     body_bytes=1000,
+    unknown_body_bytes=500,
     requests_burst=10_000,
     logins_burst=3,
     logins_per_second=1e-6,
@@ -226,6 +228,37 @@ def test_other_hosts_and_pages_of_other_origins_are_refused(board: Served) -> No
             ({"Origin": "https://dash.example.com"}, 200),
         ):
             assert client.post("/api/v1/probe", headers=headers).status_code == status, headers
+
+
+@pytest.mark.parametrize(("host", "origin"), [("127.0.0.1", "http://127.0.0.1"), ("10.1.2.3", "https://10.1.2.3")])
+def test_a_page_on_another_port_of_the_same_host_is_another_origin(tmp_path: Path, host: str, origin: str) -> None:
+    tls = token_file(tmp_path, FILE)  # any file will do as a certificate that nobody loads
+    entrance = Entrance(host, tls, allowed_hosts=["dash.example.com"], tls_cert=tls, tls_key=tls)
+    access, _ = entrance.access(8600, report=lambda _message: None)
+    with served(tmp_path, access) as board, board.client(VIEWER) as client:
+        for given, status in (
+            (f"{origin}:8600", 200),
+            (f"{origin}:9000", 403),
+            (origin, 403),
+            ("https://dash.example.com", 200),
+            ("https://dash.example.com:9000", 403),
+        ):
+            found = client.get("/api/v1/overview", headers={"Host": f"{host}:8600", "Origin": given})
+            assert found.status_code == status, given
+
+
+def test_wrong_tokens_are_limited_as_logins_are(board: Served) -> None:
+    with board.client("wrong-0123456789abcdef0123") as client:
+        statuses = [client.get("/api/v1/overview").status_code for _ in range(5)]
+    assert statuses == [401, 401, 401, 429, 429]
+    assert any("a token from 127.0.0.1 was refused" in report for report in board.reported)
+    with board.client(VIEWER) as client:
+        assert client.get("/api/v1/overview").status_code == 200, "a right token is let in all the same"
+
+
+def test_who_has_not_logged_in_sends_little(board: Served) -> None:
+    with board.client() as client:
+        assert client.post("/login", content=b"x" * (LIMITS.unknown_body_bytes + 1)).status_code == 413
 
 
 def test_sockets_need_a_token_and_this_host_and_origin(board: Served) -> None:

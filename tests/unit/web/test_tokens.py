@@ -13,7 +13,7 @@ from holdfast.web.access import Role
 from holdfast.web.entrance import Entrance
 from holdfast.web.limits import Rate
 from holdfast.web.logins import LASTS, MOST, Logins
-from holdfast.web.tokens import ProcessToken, TokenFile, holder_of
+from holdfast.web.tokens import ProcessToken, TokenFile, digest_of, holder_of
 
 ANA, SCREEN = "ana-0123456789abcdef", "screen-0123456789abcdef"
 
@@ -58,6 +58,12 @@ def test_what_is_wrong_in_a_token_file_is_named_without_the_token(tmp_path: Path
     with pytest.raises(UsageError, match=problem) as raised:
         TokenFile(token_file(tmp_path, text))
     assert ANA not in str(raised.value)
+
+
+def test_a_token_has_one_holder(tmp_path: Path) -> None:
+    token = "0123456789abcdef01234567"
+    with pytest.raises(UsageError, match="the same token twice"):
+        TokenFile(token_file(tmp_path, f"viewer vera {token}\nadmin ana sha256:{digest_of(token)}\n"))
 
 
 def test_who_is_removed_from_the_file_is_out_and_a_broken_file_lets_nobody_in(tmp_path: Path) -> None:

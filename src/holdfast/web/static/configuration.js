@@ -5,6 +5,7 @@ const PAUSE = 400; // milliseconds without a key after which the text is checked
 const byId = (id) => document.getElementById(id);
 let waiting = null;
 let checks = 0;
+let changes = Promise.resolve();
 
 function remember() {
   const editor = byId("editor");
@@ -54,12 +55,22 @@ function changed() {
   waiting = setTimeout(check, PAUSE);
 }
 
-async function changeTrigger(event) {
+// One after the other: each is made in the text that the one before has left.
+function changeTrigger(event) {
   const fields = event.target.closest("[data-pipeline]");
-  if (!fields) return;
-  const body = { text: byId("editor-text").value, pipeline: fields.dataset.pipeline, values: { [event.target.name]: event.target.value } };
+  if (fields) changes = changes.then(() => applyTrigger(fields.dataset.pipeline, event.target.name, event.target.value));
+}
+
+async function applyTrigger(pipeline, name, value) {
+  const area = byId("editor-text");
   try {
-    byId("editor-text").value = (await post(byId("editor").dataset.trigger, body)).text;
+    let before, after;
+    // What was typed meanwhile stays, and gets the change, too.
+    do {
+      before = area.value;
+      after = (await post(byId("editor").dataset.trigger, { text: before, pipeline, values: { [name]: value } })).text;
+    } while (area.value !== before);
+    area.value = after;
     changed();
   } catch (error) {
     show([{ line: null, message: error.message }]);

@@ -18,6 +18,7 @@ let ratio = 1;
 let chosen = 0;
 let colours = [];
 let loading = false;
+let newest = 0; // the latest number that a message has named
 const changed = new Set();
 
 function readColours() {
@@ -117,11 +118,14 @@ async function load() {
   } finally {
     loading = false;
   }
+  // Something has changed while the map was on its way.
+  if (snapshot < newest) load();
 }
 
 // Changes follow each other; after a gap all cells are fetched.
 function hear(message) {
   if (message.map !== box.dataset.pipeline || (message.run ?? "") !== box.dataset.run) return;
+  newest = message.to;
   if (message.from !== snapshot) {
     // Before the first map is there, messages have nothing to continue.
     if (snapshot !== null) load();

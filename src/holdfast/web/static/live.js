@@ -6,6 +6,7 @@ const QUIET = 10; // seconds without a sign of the server after which data count
 const RETRY = [500, 1000, 2000, 5000];
 const body = document.body;
 let socket = null;
+let retry = null;
 let tries = 0;
 let paused = false;
 let fault = body.dataset.fault || "";
@@ -37,7 +38,10 @@ function showState() {
   sign.dataset.state = state;
   document.getElementById("live-text").textContent = text;
   body.classList.toggle("stale", state === "stale");
-  for (const button of document.querySelectorAll("[data-action]")) button.disabled = state === "stale";
+  // What a page shows that is not live may be over, and so may be what an open dialog asks.
+  const off = state === "stale" || state === "paused";
+  for (const button of document.querySelectorAll("[data-action]")) button.disabled = off;
+  if (off) document.getElementById("confirm")?.close();
 }
 
 function hear(message) {
@@ -63,17 +67,19 @@ function topics() {
 }
 
 function connect() {
+  clearTimeout(retry);
   const url = new URL(`${body.dataset.base}/api/v1/live`, location.href);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  socket = new WebSocket(url);
+  const mine = (socket = new WebSocket(url));
   socket.onopen = () => {
     send({ subscribe: topics(), seen });
     tries = 0;
   };
   socket.onmessage = (event) => hear(JSON.parse(event.data));
   socket.onclose = () => {
+    if (socket !== mine) return;
     socket = null;
-    if (!paused) setTimeout(connect, RETRY[Math.min(tries++, RETRY.length - 1)]);
+    if (!paused) retry = setTimeout(connect, RETRY[Math.min(tries++, RETRY.length - 1)]);
   };
 }
 
@@ -85,8 +91,11 @@ export function togglePause() {
   paused = !paused;
   pauseButton().setAttribute("aria-pressed", String(paused));
   pauseButton().setAttribute("aria-label", paused ? "Continue updates" : "Pause updates");
-  if (paused) socket?.close();
-  else {
+  if (paused) {
+    clearTimeout(retry);
+    socket?.close();
+    socket = null;
+  } else {
     heardAt = Date.now();
     connect();
   }
