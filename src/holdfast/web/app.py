@@ -121,7 +121,7 @@ class _Routes:
         """Return the handler of a page."""
 
         async def show(request: Request) -> Response:
-            reading = await self._read(page, {**request.query_params, **request.path_params})
+            reading = await self._read(page, {**request.query_params, **request.path_params}, wait=False)
             if request.query_params.get("format") == "json":
                 return json_response(reading.value, headers=age_headers(reading))
             return self._page(page, request, reading)
@@ -136,12 +136,12 @@ class _Routes:
                 return await self._read(page, {**dict(parse_qsl(query)), **found.groupdict()})
         raise NotFound(f"there is no page {path}")
 
-    async def _read(self, page: Page, given: Mapping[str, str]) -> Reading:
+    async def _read(self, page: Page, given: Mapping[str, str], *, wait: bool = True) -> Reading:
         """Return the data of a page; all viewers with the same parameters share a read."""
         wanted = {*page.parameters, *re.findall(r"{(\w+)", page.path)}
         parameters = {name: value for name, value in given.items() if name in wanted}
         key = (page.path, tuple(sorted(parameters.items())))
-        return await self.readings.get(key, lambda: page.data(self.dashboard, parameters))
+        return await self.readings.get(key, lambda: page.data(self.dashboard, parameters), wait=wait)
 
     def _page(self, page: Page, request: Request, reading: Reading) -> Response:
         viewer: Viewer = request.state.viewer
