@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, WebSocketRoute, compile_path
-from starlette.staticfiles import StaticFiles
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotFound
@@ -35,12 +34,11 @@ from holdfast.web.pages import PAGES
 from holdfast.web.readings import Reading, Readings
 from holdfast.web.responses import age_headers, error_response, json_response, reason_of, status_of
 from holdfast.web.security import Application, Security
+from holdfast.web.static_files import SMALLEST_COMPRESSED, StaticFiles
 
 API = "/api/v1"
 REGION_DIGEST = "X-Region-Digest"
 """The header of a region that says which data it shows."""
-SMALLEST_COMPRESSED = 1000
-"""Bytes from which a response is compressed."""
 
 
 def create_app(
@@ -73,7 +71,7 @@ def create_app(
         app.add_api_route(page.path, routes.route(page), include_in_schema=False, response_model=None)
     if logins is not None:
         LoginPage(access, logins, templates, attempt).add_to(app)
-    app.mount("/static", StaticFiles(directory=STATIC))
+    app.router.routes.append(Route("/static/{name:path}", StaticFiles(STATIC).serve))
     for kind in (HoldfastError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, routes.refuse)
     # Inside of the security layer, which must see every response; sockets pass through.
