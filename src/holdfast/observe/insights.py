@@ -24,6 +24,8 @@ from holdfast.observe.timeline import timeline
 Row = dict[str, Any]
 Numbered = tuple[str, int | None]
 """Group and number of a partition; None if it has no number."""
+HeldBySession = Mapping[str | None, tuple[int, str]]
+"""How many partitions each session holds, and their numbers as ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,18 @@ def nodes(store: Store, fleet: str, pipelines: Iterable[str]) -> list[NodeView]:
     for pipeline in pipelines:
         for row in store.find(Query(pipeline, run=None, statuses=(Status.ASSIGNED,))):
             held[row.owner].append((row.group, row.order.index))
-    return nodes_holding(store, fleet, held)
+    return nodes_holding(store, fleet, held_by_session(held))
 
 
-def nodes_holding(store: Store, fleet: str, held: Mapping[str | None, Sequence[Numbered]]) -> list[NodeView]:
-    """Return all sessions of a fleet in the store, by name and then age; `held` are the partitions of each."""
-    numbers = {owner: len(rows) for owner, rows in held.items()}
-    numbered = {owner: shard_ranges(rows) for owner, rows in held.items()}
+def held_by_session(held: Mapping[str | None, Sequence[Numbered]]) -> HeldBySession:
+    """Return how many partitions each session holds, and their numbers as ranges."""
+    return {owner: (len(rows), shard_ranges(rows)) for owner, rows in held.items()}
+
+
+def nodes_holding(store: Store, fleet: str, held: HeldBySession) -> list[NodeView]:
+    """Return all sessions of a fleet in the store, by name and then age, with what they hold."""
+    numbers = {owner: number for owner, (number, _) in held.items()}
+    numbered = {owner: shards for owner, (_, shards) in held.items()}
     return node_views(store.find(Query(fleet)), numbers, store.now(), numbered)
 
 

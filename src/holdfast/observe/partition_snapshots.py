@@ -4,44 +4,52 @@ The store is asked for outlines, which are cheap. Of each row a few figures are 
 from them. The first snapshot has sums made by the store, if it can; the rows are read with the following snapshots,
 some thousand with each. Reading rows one by one would cost more than it saves in a store that charges for reads: there,
 sums are always those of the store.
+
+While nothing changes, a snapshot is the object that the one before was: what is made of it need not be made again.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import NamedTuple
+from typing import Any
 
 from holdfast.leases.columns import OutlineRow
-from holdfast.leases.lease import Counts, Key, Lease, Status
+from holdfast.leases.lease import Key
 from holdfast.leases.store import Store
 from holdfast.leases.sums import PartitionSum, sums
+from holdfast.observe.partition_figures import PartitionFigures
 
 MOST_READ, MOST_FIRST_READ = 5_000, 20_000
 """Rows that are read for a snapshot; those for the ones at the beginning, until all rows are known."""
 _PER_READ = 500
 
+Held = Mapping[str | None, Sequence[tuple[str, int | None]]]
+"""Group and number of the partitions that each session holds."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PartitionSnapshot:
-    """All partitions of a pipeline and run at about one moment."""
+    """All partitions of a pipeline and run at about one moment: one sequence for each column, ordered by key."""
 
-    rows: Sequence[OutlineRow]
-    """By key."""
-    sums: Sequence[PartitionSum]
+    keys: Sequence[str] = ()
+    """The same object as in the snapshot before, if the partitions are the same ones."""
+    statuses: Sequence[str] = ()
+    """As they are stored, see `OutlineRow`."""
+    owners: Sequence[str | None] = ()
+    versions: array[int] = field(default_factory=lambda: array("q"))
+    sums: Sequence[PartitionSum] = ()
 
-
-class _Figures(NamedTuple):
-    """What is kept of a row: the sum that it belongs to, and what it adds."""
-
-    version: int
-    sum: tuple[str, Status, str | None]
-    numbers: tuple[int, ...]
-    """Partitions, expected records, work units and counts, in the order of `PartitionSum`."""
-    number: int | None
+    def followed_by(self, rows: Sequence[OutlineRow]) -> PartitionSnapshot:
+        """Return the snapshot of these rows, without sums; this one if they are the same."""
+        keys, _, statuses, owners, versions = zip(*rows, strict=True) if rows else ((),) * 5
+        found = PartitionSnapshot(
+            self.keys if keys == self.keys else keys, _shared(statuses), _shared(owners), array("q", versions)
+        )
+        same = found.keys is self.keys and found.versions == self.versions
+        return self if same and (found.statuses, found.owners) == (self.statuses, self.owners) else found
 
 
 class PartitionSnapshots:
@@ -51,10 +59,9 @@ class PartitionSnapshots:
         self._store = store
         self._pipeline = pipeline
         self._run = run
-        self._known: dict[str, _Figures] = {}
-        self._sums: dict[tuple[str, Status, str | None], list[int]] = {}
-        self._shared: dict[tuple[str, Status, str | None], tuple[str, Status, str | None]] = {}
-        self._looked = False
+        self._figures = PartitionFigures()
+        self._latest: PartitionSnapshot | None = None
+        self._held: Held | None = None
         self._lock = Lock()
         self.complete = False
         """Whether all rows were known when the last snapshot was taken."""
@@ -62,69 +69,45 @@ class PartitionSnapshots:
     def take(self) -> PartitionSnapshot:
         """Return the partitions as they are now. Raises `StoreUnavailable`."""
         with self._lock:
-            rows = self._store.outline(self._pipeline, self._run)
-            if not self._store.charges_for_reads:
-                self._follow(rows)
-            if not self.complete:
-                return PartitionSnapshot(rows, sums(self._store, self._pipeline, self._run))
-            return PartitionSnapshot(rows, [_sum(*each) for each in self._sums.items()])
+            before, was_complete = self._latest or PartitionSnapshot(), self.complete
+            found = before.followed_by(self._store.outline(self._pipeline, self._run))
+            read = not self._store.charges_for_reads and self._follow(found)
+            unchanged = found is self._latest and (not self.complete or (was_complete and not read))
+            if not unchanged:
+                self._held = None
+                found = replace(found, sums=self._sums())
+            self._latest = found
+            return found
 
-    def held(self) -> Mapping[str | None, Sequence[tuple[str, int | None]]] | None:
-        """Return group and number of the partitions that each session holds; None if not all rows are known."""
-        found: dict[str | None, list[tuple[str, int | None]]] = defaultdict(list)
+    def held(self) -> Held | None:
+        """Return what each session holds, the same object while nothing changes; None if not all rows are known."""
         with self._lock:
-            for figures in self._known.values():
-                group, status, owner = figures.sum
-                if status is Status.ASSIGNED:
-                    found[owner].append((group, figures.number))
-            return found if self.complete else None
+            if self.complete and self._held is None:
+                self._held = self._figures.held()
+            return self._held if self.complete else None
 
-    def _follow(self, rows: Sequence[OutlineRow]) -> None:
-        """Read the rows that have changed, some of them if there are many, and forget those that are gone."""
-        known = self._known
-        changed = [row.key for row in rows if row.key not in known or known[row.key].version != row.version]
-        if len(rows) != len(known) + sum(key not in known for key in changed):
-            for key in known.keys() - {row.key for row in rows}:
-                self._count(known.pop(key), -1)
+    def _sums(self) -> Sequence[PartitionSum]:
+        return self._figures.sums() if self.complete else sums(self._store, self._pipeline, self._run)
+
+    def _follow(self, found: PartitionSnapshot) -> bool:
+        """Read the rows that have changed, some of them if there are many; return whether there were any."""
+        self._figures.align(found.keys)
+        changed = self._figures.other_than(found.versions)
+        few = len(found.keys) <= _PER_READ
         # The first look must not wait for rows.
-        most = 0 if not self._looked else MOST_READ if self.complete else MOST_FIRST_READ
-        few, self._looked = len(rows) <= _PER_READ, True
-        wanted = iter(changed if few else changed[:most])
-        while part := list(islice(wanted, _PER_READ)):
-            self._read(part)
+        most = 0 if self._latest is None else MOST_READ if self.complete else MOST_FIRST_READ
+        wanted = changed if few else changed[:most]
+        for at in range(0, len(wanted), _PER_READ):
+            self._read(found.keys, wanted[at : at + _PER_READ])
         self.complete = few or len(changed) <= most
+        return bool(wanted)
 
-    def _read(self, keys: Sequence[str]) -> None:
-        found = self._store.get([Key(self._pipeline, self._run, key) for key in keys])
-        for key, row in zip(keys, found, strict=True):
-            if (before := self._known.pop(key, None)) is not None:
-                self._count(before, -1)
-            if row is not None:
-                figures = _figures(row)
-                # Equal sums, owners and groups are one object: a hundred thousand rows take about 25 MB.
-                self._known[key] = figures._replace(sum=self._shared.setdefault(figures.sum, figures.sum))
-                self._count(figures, 1)
-
-    def _count(self, figures: _Figures, sign: int) -> None:
-        so_far = self._sums.setdefault(figures.sum, [0] * len(figures.numbers))
-        for at, number in enumerate(figures.numbers):
-            so_far[at] += sign * number
-        if not so_far[0]:  # sessions come and go: what nobody holds any more is forgotten
-            del self._sums[figures.sum]
-            self._shared.pop(figures.sum, None)
+    def _read(self, keys: Sequence[str], places: Sequence[int]) -> None:
+        rows = self._store.get([Key(self._pipeline, self._run, keys[at]) for at in places])
+        for at, row in zip(places, rows, strict=True):
+            self._figures.note(at, row)
 
 
-def _figures(row: Lease) -> _Figures:
-    order, counts = row.order, row.progress.counts
-    numbers = (counts.processed, counts.succeeded, counts.failed, counts.dead)
-    return _Figures(
-        row.version,
-        (row.group, row.status, row.owner or row.history.done_by),
-        (1, order.estimated_count or 0, order.work_units, *numbers),
-        order.index,
-    )
-
-
-def _sum(at: tuple[str, Status, str | None], numbers: Iterable[int]) -> PartitionSum:
-    partitions, expected, units, *counts = numbers
-    return PartitionSum(*at, partitions, expected, units, Counts(*counts))
+def _shared(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The same values, of which equal ones are one object: a store makes a text anew for each row."""
+    return tuple(map({}.setdefault, values, values))

@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, WebSocketRoute, compile_path
-from starlette.staticfiles import StaticFiles
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotFound
@@ -35,12 +34,11 @@ from holdfast.web.pages import PAGES
 from holdfast.web.readings import Reading, Readings
 from holdfast.web.responses import age_headers, error_response, json_response, reason_of, status_of
 from holdfast.web.security import Application, Security
+from holdfast.web.static_files import SMALLEST_COMPRESSED, StaticFiles
 
 API = "/api/v1"
 REGION_DIGEST = "X-Region-Digest"
 """The header of a region that says which data it shows."""
-SMALLEST_COMPRESSED = 1000
-"""Bytes from which a response is compressed."""
 
 
 def create_app(
@@ -73,7 +71,7 @@ def create_app(
         app.add_api_route(page.path, routes.route(page), include_in_schema=False, response_model=None)
     if logins is not None:
         LoginPage(access, logins, templates, attempt).add_to(app)
-    app.mount("/static", StaticFiles(directory=STATIC))
+    app.router.routes.append(Route("/static/{name:path}", StaticFiles(STATIC).serve))
     for kind in (HoldfastError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, routes.refuse)
     # Inside of the security layer, which must see every response; sockets pass through.
@@ -121,7 +119,7 @@ class _Routes:
         """Return the handler of a page."""
 
         async def show(request: Request) -> Response:
-            reading = await self._read(page, {**request.query_params, **request.path_params})
+            reading = await self._read(page, {**request.query_params, **request.path_params}, wait=False)
             if request.query_params.get("format") == "json":
                 return json_response(reading.value, headers=age_headers(reading))
             return self._page(page, request, reading)
@@ -136,12 +134,12 @@ class _Routes:
                 return await self._read(page, {**dict(parse_qsl(query)), **found.groupdict()})
         raise NotFound(f"there is no page {path}")
 
-    async def _read(self, page: Page, given: Mapping[str, str]) -> Reading:
+    async def _read(self, page: Page, given: Mapping[str, str], *, wait: bool = True) -> Reading:
         """Return the data of a page; all viewers with the same parameters share a read."""
         wanted = {*page.parameters, *re.findall(r"{(\w+)", page.path)}
         parameters = {name: value for name, value in given.items() if name in wanted}
         key = (page.path, tuple(sorted(parameters.items())))
-        return await self.readings.get(key, lambda: page.data(self.dashboard, parameters))
+        return await self.readings.get(key, lambda: page.data(self.dashboard, parameters), wait=wait)
 
     def _page(self, page: Page, request: Request, reading: Reading) -> Response:
         viewer: Viewer = request.state.viewer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,33 @@ from holdfast.flow.run import ENDED, Run, run_of, runs_of
 from holdfast.leases.query import Query
 from holdfast.leases.store import Store
 from holdfast.observe import insights
-from holdfast.observe.insights import NodeView, Numbered
+from holdfast.observe.insights import HeldBySession, NodeView, Numbered
 from holdfast.observe.overview import overview
+from holdfast.observe.partition_snapshots import Held
 from holdfast.registry import did_you_mean
 from holdfast.runs.reindex_start import reindex_runs
+from holdfast.web.pace import Pace
 from holdfast.web.readings import COSTLY_EVERY, EVERY, SHARE
 from holdfast.web.snapshots import Snapshots
+
+
+class Holdings:
+    """What sessions hold over several pipelines, made anew only when one of these has changed."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Sequence[Held], HeldBySession] = ((), {})
+
+    def of(self, found: Sequence[Held]) -> HeldBySession:
+        """Return number and shards of what each session holds in all of these together."""
+        before, made = self._latest
+        if len(before) != len(found) or any(old is not new for old, new in zip(before, found, strict=True)):
+            held: dict[str | None, list[Numbered]] = defaultdict(list)
+            for of_pipeline in found:
+                for session, numbered in of_pipeline.items():
+                    held[session] += numbered
+            made = insights.held_by_session(held)
+            self._latest = (found, made)
+        return made
 
 
 @dataclass(frozen=True)
@@ -34,10 +55,11 @@ class Dashboard:
     read_only: bool = False
     allow_edit: bool = False
     snapshots: Snapshots = field(init=False, repr=False, compare=False)
+    holdings: Holdings = field(default_factory=Holdings, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         every = COSTLY_EVERY if self.store.charges_for_reads else EVERY
-        object.__setattr__(self, "snapshots", Snapshots(self.store, every=every, share=SHARE))
+        object.__setattr__(self, "snapshots", Snapshots(self.store, Pace(every, SHARE)))
 
     @property
     def fleet(self) -> str:
@@ -58,13 +80,10 @@ class Dashboard:
         """Return all sessions, with the leases of these pipelines, given by name. Raises `StoreUnavailable`."""
         identifiers = [self.identifier(name) for name in pipelines]
         found = [self.snapshots.held(identifier, run) for identifier in identifiers for run in self._runs(identifier)]
-        held: dict[str | None, list[Numbered]] = defaultdict(list)
-        for of_pipeline in found:
-            if of_pipeline is None:
-                return insights.nodes(self.store, self.fleet, identifiers)
-            for session, numbered in of_pipeline.items():
-                held[session] += numbered
-        return insights.nodes_holding(self.store, self.fleet, held)
+        known = [held for held in found if held is not None]
+        if len(known) < len(found):
+            return insights.nodes(self.store, self.fleet, identifiers)
+        return insights.nodes_holding(self.store, self.fleet, self.holdings.of(known))
 
     def _runs(self, identifier: str) -> list[str]:
         """The live pipeline and its runs that have not ended."""

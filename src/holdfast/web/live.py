@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -57,6 +57,8 @@ class _Topic:
     value: Any = field(default=None, repr=False)
     digests: Mapping[str, str] = field(default_factory=dict)
     map: Map | None = None
+    texts: dict[Hashable, str] = field(default_factory=dict, repr=False)
+    """Messages about the latest look, by what a client has seen before: most clients get the same one."""
 
 
 class Live:
@@ -70,7 +72,7 @@ class Live:
         # Readings keep a pace of their own: browsers take a server that is silent for longer to be away.
         self._every = min(readings.every, EVERY)
         self._topics: dict[str, _Topic] = {}
-        self._ticked = asyncio.Condition()
+        self._ticked = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
 
     async def serve(self, socket: WebSocket) -> None:
@@ -115,19 +117,19 @@ class Live:
             if not isinstance(error, HoldfastError):
                 self._report(f"{name}: {type(error).__name__}: {error}")
         topic.looks += 1
+        topic.texts = {}
         topic.at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     async def next_tick(self) -> None:
         """Wait for the next tick."""
-        async with self._ticked:
-            await self._ticked.wait()
+        await self._ticked.wait()
 
     async def _tick(self) -> None:
         while self._topics:
             await asyncio.sleep(self._every)
             await asyncio.gather(*map(self.look_at, list(self._topics)))
-            async with self._ticked:
-                self._ticked.notify_all()
+            self._ticked.set()
+            self._ticked = asyncio.Event()
 
 
 class _Client:
@@ -187,16 +189,21 @@ class _Client:
 
     async def _send_news(self) -> None:
         for name, topic in list(self._topics.items()):
-            message = self._of_map(name, topic) if name.startswith("map:") else self._of_page(name, topic)
-            if message is not None:
-                await self._socket.send_text(as_json(message))
+            text = self._of_map(name, topic) if name.startswith("map:") else self._of_page(name, topic)
+            if text is not None:
+                await self._socket.send_text(text)
 
-    def _of_page(self, name: str, topic: _Topic) -> Mapping[str, Any]:
+    def _of_page(self, name: str, topic: _Topic) -> str:
         now = topic.digests
         before = self._seen.get(name, now)
-        changed = [region for region in {**now, **before} if now.get(region) != before.get(region)] if now else []
         if now:
             self._seen[name] = now
+        changed = () if before is now or not now else _different(before, now)
+        if changed not in topic.texts:
+            topic.texts[changed] = as_json(self._tick(name, topic, changed))
+        return topic.texts[changed]
+
+    def _tick(self, name: str, topic: _Topic, changed: Sequence[str]) -> Mapping[str, Any]:
         age = time.monotonic() - topic.read_at if topic.read_at else None
         return {
             "snapshot": topic.looks,
@@ -207,17 +214,26 @@ class _Client:
             "regions": changed,
         }
 
-    def _of_map(self, name: str, topic: _Topic) -> Mapping[str, Any] | None:
+    def _of_map(self, name: str, topic: _Topic) -> str | None:
         latest, sent = topic.map, self._maps.get(name)
         if latest is None or sent == latest.number:
             return None
         self._maps[name] = latest.number
+        if sent not in topic.texts:
+            topic.texts[sent] = as_json(self._change(name, latest, sent))
+        return topic.texts[sent]
+
+    def _change(self, name: str, latest: Map, sent: int | None) -> Mapping[str, Any]:
         pipeline, run = _map_of(name)
         follows = latest.changes is not None and sent == latest.number - 1
         # The first message tells a client whether its map is current; after a gap it fetches the whole map.
         before = latest.number if sent is None else latest.number - 1 if follows else None
         changes = latest.changes if follows else ()
         return {"map": pipeline, "run": run, "from": before, "to": latest.number, "changes": changes}
+
+
+def _different(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(region for region in {**now, **before} if now.get(region) != before.get(region))
 
 
 def _map_of(topic: str) -> tuple[str, str]:

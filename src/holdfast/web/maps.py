@@ -10,6 +10,7 @@ from threading import Lock
 from holdfast.leases.lease import Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Store
+from holdfast.observe.partition_snapshots import PartitionSnapshot
 from holdfast.web.dashboard import Dashboard
 from holdfast.web.readings import Reading, Readings
 from holdfast.web.snapshots import MOST
@@ -43,13 +44,22 @@ class Map:
         return Map(self.number + 1, cells, changes if len(changes) <= MOST_CHANGES else None)
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A map, and what it was made of."""
+
+    map: Map
+    rows: PartitionSnapshot
+    alive: frozenset[str]
+
+
 class Maps:
-    """The latest maps by pipeline and run. Each is read once for all viewers."""
+    """The latest maps by pipeline and run: each is read once for all viewers, and made anew when something changes."""
 
     def __init__(self, dashboard: Dashboard, readings: Readings) -> None:
         self._dashboard = dashboard
         self._readings = readings
-        self._latest: OrderedDict[tuple[str, str], tuple[Map, int]] = OrderedDict()
+        self._latest: OrderedDict[tuple[str, str], _Made] = OrderedDict()
         self._lock = Lock()
 
     async def get(self, pipeline: str, run: str = "") -> tuple[Map, Reading]:
@@ -61,28 +71,36 @@ class Maps:
 
     def _read(self, identifier: str, run: str) -> Map:
         """Runs in a thread; `Readings` ensures that there is one read at a time for each map."""
-        store = self._dashboard.store
-        alive = _alive(store, self._dashboard.fleet)
-        rows = self._dashboard.snapshots.get(identifier, run).rows
-        cells = bytes(
-            SILENT if row.status == _HELD and row.owner not in alive else _BYTES.get(row.status, _FAILED)
-            for row in rows
-        )
-        keys = hash(tuple(row.key for row in rows))
-        # Numbers begin with the time: those of another process mean other maps, and are never repeated.
-        new = Map(int(time.time() * 1000)), hash(())
-        before, before_keys = self._latest.get((identifier, run), new)
-        found = before.followed_by(cells, same_keys=keys == before_keys and len(cells) == len(before.cells))
+        alive = _alive(self._dashboard.store, self._dashboard.fleet)
+        rows = self._dashboard.snapshots.get(identifier, run)
+        made = _following(self._latest.get((identifier, run)), rows, alive)
         with self._lock:
-            self._latest.pop((identifier, run), None)
-            self._latest[identifier, run] = (found, keys)
+            self._latest[identifier, run] = made
+            self._latest.move_to_end((identifier, run))
             while len(self._latest) > MOST:
                 self._latest.popitem(last=False)
-        return found
+        return made.map
 
 
-def _alive(store: Store, fleet: str) -> set[str]:
+def _following(before: _Made | None, rows: PartitionSnapshot, alive: frozenset[str]) -> _Made:
+    if before is None:
+        # Numbers begin with the time: those of another process mean other maps, and are never repeated.
+        return _Made(Map(int(time.time() * 1000), _cells(rows, alive)), rows, alive)
+    if before.rows is rows and before.alive == alive:
+        return before
+    found = before.map.followed_by(_cells(rows, alive), same_keys=before.rows.keys is rows.keys)
+    return _Made(found, rows, alive)
+
+
+def _cells(rows: PartitionSnapshot, alive: frozenset[str]) -> bytes:
+    known: dict[tuple[str, str | None], int] = {}
+    for status, owner in {*zip(rows.statuses, rows.owners, strict=True)}:
+        known[status, owner] = SILENT if status == _HELD and owner not in alive else _BYTES.get(status, _FAILED)
+    return bytes(map(known.__getitem__, zip(rows.statuses, rows.owners, strict=True)))
+
+
+def _alive(store: Store, fleet: str) -> frozenset[str]:
     """The sessions whose heartbeat is recent enough, and sessions without a deadline."""
     now = store.now()
     rows = store.find(Query(fleet, statuses=(Status.ASSIGNED,)))
-    return {row.key for row in rows if row.ownership.due_at is None or row.ownership.due_at > now}
+    return frozenset(row.key for row in rows if row.ownership.due_at is None or row.ownership.due_at > now)

@@ -79,13 +79,13 @@ def show_partition(dashboard: Dashboard, parameters: Parameters) -> Data:
 def show_cell(dashboard: Dashboard, parameters: Parameters) -> Data:
     """Return the key of the partition at an index of the map. Raises `NotFound`."""
     name, run, text = parameters["pipeline"], parameters.get("run", ""), parameters.get("index", "")
-    rows = dashboard.snapshots.get(dashboard.identifier(name), run).rows
-    if not text.isdecimal() or int(text) >= len(rows):
-        raise NotFound(f"there is no partition at index {text!r}; {name} has {len(rows)} partitions")
+    found = dashboard.snapshots.get(dashboard.identifier(name), run)
+    if not text.isdecimal() or int(text) >= len(found.keys):
+        raise NotFound(f"there is no partition at index {text!r}; {name} has {len(found.keys)} partitions")
     index = int(text)
     return {
         "head": head(dashboard, pipeline=name, run=run),
-        "cell": {"index": index, "key": rows[index].key, "status": rows[index].status},
+        "cell": {"index": index, "key": found.keys[index], "status": found.statuses[index]},
     }
 
 

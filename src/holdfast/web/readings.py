@@ -1,7 +1,8 @@
 """What was read for viewers: each thing is read once for all of them, in a thread, and kept with its age.
 
 A reading is repeated at most every two seconds, and a slow one less often, so that viewers never load a store; one of a
-store that charges for reads, every half minute. If nobody looks, nothing is read. While the store does not respond, the
+store that charges for reads, every half minute. If nobody looks, nothing is read. Whoever opens a page does not wait
+for a read if the last one has just been: the live channel brings what is new. While the store does not respond, the
 last value is returned with its age, and why it is old.
 """
 
@@ -18,12 +19,15 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.leases.store import Store
+from holdfast.web.pace import Pace
 from holdfast.web.snapshots import Snapshots, SnapshotUse
 
 EVERY, COSTLY_EVERY = 2.0, 30.0
 """Seconds between two reads of the same thing, and in a store whose reads cost money."""
 SHARE = 40
-"""A read may take this part of the time between two reads."""
+"""All reads together may take this part of the time."""
+RECENT = 10.0
+"""Seconds after a read in which those who open a page do not wait for the next one; five times `every` if shorter."""
 PATIENCE = 3.0
 """Seconds that a viewer waits for a read before it gets the last value."""
 MOST = 512
@@ -52,6 +56,7 @@ class _Kept:
         self.latest: Reading | None = None
         self.error: Exception | None = None
         self.next_at = 0.0
+        self.recent_until = 0.0
         self.reading: asyncio.Task[None] | None = None
 
 
@@ -60,7 +65,7 @@ class Readings:
 
     def __init__(self, *, every: float = EVERY, patience: float = PATIENCE, share: float = SHARE) -> None:
         self.every = every
-        self.share = share
+        self._pace = Pace(every, share)
         self._snapshots: Snapshots | None = None
         self._patience = patience
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
@@ -73,15 +78,18 @@ class Readings:
         """Return readings that are repeated no more often than this store should be read."""
         return cls(every=COSTLY_EVERY if store.charges_for_reads else EVERY)
 
-    async def get(self, key: Hashable, read: Callable[[], Any]) -> Reading:
+    async def get(self, key: Hashable, read: Callable[[], Any], *, wait: bool = True) -> Reading:
         """Return what `read` has returned last, at most `every` seconds ago unless the store is slow or silent.
 
+        Without `wait`, the last value is returned if it is recent and no action has come since, and is read meanwhile.
         Raises what `read` has raised if there is no value yet, and `Unavailable` if it takes longer than the patience.
         Errors that are not about availability, such as a partition that does not exist, are raised in any case.
         """
         kept = self._of_key(key)
         if kept.reading is None and time.monotonic() >= kept.next_at:
             kept.reading = asyncio.create_task(self._read(kept, read))
+        if not wait and kept.latest is not None and time.monotonic() < kept.recent_until:
+            return _old(kept.latest, kept.error, late=False)
         if kept.reading is not None:
             # The read goes on if this viewer goes away, so that the next one does not begin another.
             await asyncio.wait({kept.reading}, timeout=self._patience)
@@ -92,12 +100,12 @@ class Readings:
         raise kept.error or Unavailable("the store takes long to respond; try again in some seconds")
 
     def attach(self, snapshots: Snapshots) -> None:
-        """Take these snapshots as often as everything else is read.
+        """Let these snapshots keep the pace of everything that is read.
 
-        The time that they take does not count as reading.
+        The time that they take does not count twice.
         """
         self._snapshots = snapshots
-        snapshots.pace(self.every, self.share)
+        snapshots.pace = self._pace
 
     def forget(self) -> None:
         """Let the next request of any viewer read again; called after an action."""
@@ -105,7 +113,7 @@ class Readings:
         if self._snapshots is not None:
             self._snapshots.forget()
         for kept in self._kept.values():
-            kept.next_at = 0.0
+            kept.next_at = kept.recent_until = 0.0
 
     def close(self) -> None:
         """Begin no more reads. Does not wait for those under way."""
@@ -127,8 +135,10 @@ class Readings:
             kept.error = error
         finally:
             # What was read before an action, or beside it, is not what comes after it.
-            is_current = actions == self._actions
-            kept.next_at = time.monotonic() + max(self.every, self.share * took) if is_current else 0.0
+            is_current, now = actions == self._actions, time.monotonic()
+            kept.next_at = now + self._pace.wait(kept, took, now) if is_current else 0.0
+            if is_current and kept.error is None:
+                kept.recent_until = now + min(RECENT, 5 * self.every)
             kept.reading = None
 
     def _timed(self, read: Callable[[], Any]) -> tuple[Reading, float]:

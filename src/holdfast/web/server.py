@@ -102,6 +102,7 @@ def serve(app: Callable[..., Any], listening: socket.socket, announce: Callable[
         ws="websockets-sansio",
         log_level="warning",
         server_header=False,
+        ws_per_message_deflate=False,  # ticks are short: it would cost more time and memory than it saves
         timeout_graceful_shutdown=CLOSING_PATIENCE,
         **{"proxy_headers": False, **served_with},
     )

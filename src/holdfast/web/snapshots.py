@@ -1,7 +1,7 @@
 """One snapshot of each pipeline's partitions for all pages, REST and maps, taken again when it is old.
 
-However many pages and viewers there are, the snapshots of a pipeline that is looked at take at most a fortieth of the
-time: with a hundred thousand partitions one may be ten seconds old, with a thousand two.
+However many pages and viewers there are, snapshots keep the pace of all reads (`holdfast.web.pace`): with a hundred
+thousand partitions one may be ten seconds old, with a thousand two.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from threading import Lock, local
 from holdfast.leases.store import Store
 from holdfast.observe.insights import Numbered
 from holdfast.observe.partition_snapshots import PartitionSnapshot, PartitionSnapshots
+from holdfast.web.pace import Pace
 
 MOST = 64
 """Pipelines and runs whose snapshots are kept; those that nobody has looked at for longest are dropped."""
@@ -44,10 +45,9 @@ class _Kept:
 class Snapshots:
     """The latest snapshots. Threads share it; of those that want the same one, one takes it and the others wait."""
 
-    def __init__(self, store: Store, *, every: float, share: float) -> None:
+    def __init__(self, store: Store, pace: Pace) -> None:
         self._store = store
-        self._every = every
-        self._share = share
+        self.pace = pace
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._lock = Lock()
         self._of_thread = local()
@@ -71,10 +71,6 @@ class Snapshots:
         """Return group and number of the partitions that each session holds; None if that is not known yet."""
         return self._taken(pipeline, run)[1].taken_by.held()
 
-    def pace(self, every: float, share: float) -> None:
-        """Wait `every` seconds before the next snapshot, or `share` times what the last one took if that is longer."""
-        self._every, self._share = every, share
-
     def forget(self) -> None:
         """Let the next viewer see every change; called after an action."""
         self._actions += 1
@@ -95,17 +91,18 @@ class Snapshots:
     def _current(self, kept: _Kept) -> PartitionSnapshot:
         if kept.latest is None or time.monotonic() >= kept.next_at:
             kept.begun_at, actions = time.monotonic(), self._actions
-            kept.latest = None  # so that two are never in memory; pages keep what they show
+            begins = kept.latest is not None and not kept.taken_by.complete
             kept.latest = kept.taken_by.take()
             ended = time.monotonic()
-            wait = self._wait(kept, ended - kept.begun_at)
+            wait = self._wait(kept, ended, begins=begins or not kept.taken_by.complete)
             kept.next_at = ended + wait if actions == self._actions else 0.0
         return kept.latest
 
-    def _wait(self, kept: _Kept, took: float) -> float:
-        if not kept.taken_by.complete and not self._store.charges_for_reads:
-            return self._every  # until all rows are known, each snapshot also sums up the whole table
-        return max(self._every, self._share * took)
+    def _wait(self, kept: _Kept, ended: float, *, begins: bool) -> float:
+        """The seconds until the next snapshot. Those that read all rows at the beginning are not what one costs."""
+        if begins and not self._store.charges_for_reads:
+            return self.pace.every
+        return self.pace.wait(kept, ended - kept.begun_at, ended)
 
     def _of(self, pipeline: str, run: str) -> _Kept:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,8 @@ def test_sums_follow_every_change_addition_and_removal() -> None:
         taken = snapshots.take()
         assert snapshots.complete
         assert ordered(taken.sums) == ordered(sums(store, PIPELINE, ""))
-        assert [row.key for row in taken.rows] == [row.key for row in store.outline(PIPELINE)]
+        columns = zip(taken.keys, taken.statuses, taken.owners, taken.versions, strict=True)
+        assert list(columns) == [(row.key, *row[2:]) for row in store.outline(PIPELINE)]
     held = snapshots.held()
     assert held is not None
     shown = {node: shard_ranges(numbers) for node, numbers in held.items()}
@@ -115,3 +117,41 @@ def test_rows_are_not_read_one_by_one_where_reads_cost_money() -> None:
     snapshots = PartitionSnapshots(store, PIPELINE)
     assert ordered(snapshots.take().sums) == ordered(sums(store, PIPELINE, ""))
     assert (store.read, snapshots.complete) == ([], False)
+
+
+def test_a_snapshot_is_the_same_object_until_something_has_changed() -> None:
+    store = filled(20)
+    snapshots = PartitionSnapshots(store, PIPELINE)
+    first, held = snapshots.take(), snapshots.held()
+    assert (snapshots.take() is first, snapshots.held() is held) == (True, True)
+    change(store, random.Random(1), "k007")
+    second = snapshots.take()
+    assert (second is first, second.keys is first.keys, snapshots.held() is held) == (False, True, False)
+    store.add([_row(50)])
+    assert snapshots.take().keys is not first.keys
+
+
+def test_sums_are_not_made_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_snapshots, "_PER_READ", 4)
+    monkeypatch.setattr(partition_snapshots, "MOST_FIRST_READ", 4)
+    store, made = filled(12), list[Any]()
+
+    def counted(*which: Any) -> list[PartitionSum]:
+        made.append(which)
+        return sums(*which)
+
+    monkeypatch.setattr(partition_snapshots, "sums", counted)
+    snapshots = PartitionSnapshots(store, PIPELINE)
+    snapshots.take()
+    snapshots.take()
+    assert (len(made), snapshots.complete) == (1, False)
+    change(store, random.Random(1), "k007")
+    snapshots.take()
+    assert len(made) == 2
+
+
+def test_a_number_that_is_too_large_to_be_true_breaks_nothing() -> None:
+    store = filled(1)
+    store.add([replace(_row(1), order=Order(index=None, estimated_count=2**70))])
+    (taken,) = [part for part in PartitionSnapshots(store, PIPELINE).take().sums if part.group == "g1"]
+    assert taken.expected == 2**63 - 1

@@ -18,6 +18,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.observe.overview import overview
 from holdfast.stores.memory import MemoryStore
 from holdfast.web import readings as readings_module
+from holdfast.web.pace import Pace
 from holdfast.web.page import digests_of
 from holdfast.web.readings import Readings
 from holdfast.web.snapshots import Snapshots
@@ -115,12 +116,12 @@ def test_what_was_read_beside_an_action_is_read_anew_after_it() -> None:
 
 
 def test_data_are_as_old_as_the_snapshot_that_they_come_from() -> None:
-    snapshots = Snapshots(MemoryStore(), every=3600, share=0)
+    snapshots = Snapshots(MemoryStore(), Pace(3600, 0))
 
     async def second_after_first() -> tuple[float, float]:
         readings = Readings(every=0, share=0)
         readings.attach(snapshots)
-        snapshots.pace(3600, 0)
+        snapshots.pace = Pace(3600, 0)
         await readings.get("key", lambda: snapshots.get("orders"))
         taken_at = time.monotonic()
         found = await readings.get("key", lambda: snapshots.get("orders"))
@@ -129,6 +130,24 @@ def test_data_are_as_old_as_the_snapshot_that_they_come_from() -> None:
 
     read_at, taken_at = asyncio.run(second_after_first())
     assert read_at <= taken_at
+
+
+def test_who_opens_a_page_does_not_wait_for_a_read_unless_the_last_is_long_ago_or_before_an_action() -> None:
+    async def opened() -> list[Any]:
+        readings = Readings(every=0.1, share=0)
+        found = [await readings.get("key", lambda: "first", wait=False)]
+        readings._kept["key"].next_at = 0.0
+        found.append(await readings.get("key", lambda: "second", wait=False))
+        found.append(await readings.get("key", lambda: "second"))
+        readings.forget()
+        found.append(await readings.get("key", lambda: "third", wait=False))
+        await asyncio.sleep(0.6)
+        found.append(await readings.get("key", lambda: "fourth", wait=False))
+        readings.close()
+        return [(reading.value, reading.fault) for reading in found]
+
+    wanted = ["first", "first", "second", "third", "fourth"]
+    assert asyncio.run(opened()) == [(value, None) for value in wanted]
 
 
 def test_a_store_that_charges_for_reads_is_read_seldom() -> None:

@@ -10,6 +10,7 @@ from holdfast.leases.columns import OutlineRow
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.rows import PIPELINE, make_row
 from holdfast.web import snapshots as module
+from holdfast.web.pace import Pace
 from holdfast.web.snapshots import Snapshots
 
 
@@ -52,7 +53,7 @@ def kept(clock: Clock, seconds: float) -> tuple[SlowStore, Snapshots]:
     store = SlowStore(clock, seconds)
     store.open()
     store.add([make_row("a"), make_row("b", pipeline="other")])
-    return store, Snapshots(store, every=2.0, share=40.0)
+    return store, Snapshots(store, Pace(2.0, 40.0))
 
 
 def test_a_snapshot_is_taken_again_when_its_cost_allows_it(clock: Clock) -> None:
@@ -79,11 +80,11 @@ def test_a_small_pipeline_is_followed_closely_beside_a_large_one(clock: Clock) -
 
 def test_after_an_action_everything_is_seen(clock: Clock) -> None:
     store, snapshots = kept(clock, 0.0)
-    assert len(snapshots.get(PIPELINE).rows) == 1
+    assert len(snapshots.get(PIPELINE).keys) == 1
     store.add([make_row("c")])
-    assert len(snapshots.get(PIPELINE).rows) == 1
+    assert len(snapshots.get(PIPELINE).keys) == 1
     snapshots.forget()
-    assert len(snapshots.get(PIPELINE).rows) == 2
+    assert len(snapshots.get(PIPELINE).keys) == 2
 
 
 def test_a_snapshot_that_was_taken_beside_an_action_is_taken_anew_after_it(clock: Clock) -> None:
@@ -92,7 +93,7 @@ def test_a_snapshot_that_was_taken_beside_an_action_is_taken_anew_after_it(clock
     snapshots.get(PIPELINE)
     store.beside = lambda: None
     store.add([make_row("c")])
-    assert len(snapshots.get(PIPELINE).rows) == 2
+    assert len(snapshots.get(PIPELINE).keys) == 2
 
 
 def test_a_read_knows_how_long_it_waited_for_snapshots_and_how_old_they_are(clock: Clock) -> None:

@@ -37,8 +37,11 @@ byId("help")?.addEventListener("click", () => byId("keys").showModal());
 document.addEventListener("keydown", onKey);
 startActions();
 if (pauseButton()) startLive();
-// Only pages that have a map, a timeline, an editor or a chart load what it needs.
-if (document.querySelector("[data-map]")) import("./heatmap.js").then((module) => module.start());
-if (document.querySelector("[data-timeline]")) import("./timeline.js").then((module) => module.start());
-if (document.querySelector("[data-configuration]")) import("./configuration.js").then((module) => module.start());
-if (document.querySelector("[data-chart]")) import("./chart.js").then((module) => module.start());
+// Only pages that have a map, a timeline, an editor or a chart load what it needs, once the page has been painted.
+const PARTS = { map: "heatmap", timeline: "timeline", configuration: "configuration", chart: "chart" };
+function startParts() {
+  for (const [part, name] of Object.entries(PARTS)) {
+    if (document.querySelector(`[data-${part}]`)) import(`./${name}.js`).then((module) => module.start());
+  }
+}
+requestAnimationFrame(() => setTimeout(startParts));
