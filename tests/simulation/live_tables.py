@@ -33,7 +33,8 @@ class Transaction:
         for key, version in self.changes.items():
             if version is None:
                 self.tables.rows.pop(key, None)
-                self.tables.tombstones.append((self.began, key))
+                if self.tables.has_tombstones:
+                    self.tables.tombstones.append((self.began, key))
             else:
                 self.tables.rows[key] = version
         return self.changes

@@ -140,7 +140,9 @@ class HandlerCaller:
     def _refused(self, shard: ShardCalls, record: StreamRecord, result: Any) -> str | None:
         """Why the call failed according to its result, if it did; rows for other sinks are kept."""
         result = self._function.finish(result)
-        return shard.keep_output(record.offset, result) if isinstance(result, Records) else refusal(result)
+        if not isinstance(result, Records):
+            return refusal(result)
+        return shard.keep_output(record.offset, record.offset, result)
 
     def _handle_tracked(self, shard: ShardCalls, until: float) -> int:
         """Handle single records of which each may be acknowledged explicitly."""

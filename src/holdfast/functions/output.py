@@ -43,6 +43,8 @@ class Records:
 class Output(NamedTuple):
     """Rows that one call has made, as an Arrow record batch."""
 
+    first: int
+    """Offset of the first record of the call."""
     offset: int
     """Of the record that made them; of a batch, the last one."""
     rows: Any
@@ -117,8 +119,11 @@ class ShardOutput:
     _last: int | None = None
     """The item of the last record that made rows."""
 
-    def add(self, offset: int, records: Records) -> str | None:
-        """Keep what a call has made, in the order of offsets. Returns why it cannot be kept; None if it can."""
+    def add(self, first: int, offset: int, records: Records) -> str | None:
+        """Keep what a call for the records from `first` to `offset` has made, in the order of offsets.
+
+        Returns why it cannot be kept; None if it can.
+        """
         item = self.sinks.item_of(offset)
         if item is None or (self._last is not None and item <= self._last):
             # Sinks would take the rows of two records for those of one.
@@ -128,7 +133,7 @@ class ShardOutput:
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return f"the handler returned rows that do not fit output_columns: {error}"
         if rows.num_rows:
-            self._made.append(Output(offset, rows, item))
+            self._made.append(Output(first, offset, rows, item))
             self._last = item
             self.size += rows.nbytes
         return None

@@ -175,7 +175,7 @@ class ShardCalls:
         Returns why records failed, if any did.
         """
         if isinstance(result, Records):
-            reason = self.keep_output(call.records[-1].offset, result)
+            reason = self.keep_output(call.records[0].offset, call.records[-1].offset, result)
             if reason is not None:
                 self.failed(call, reason, now, today)
                 return reason
@@ -205,11 +205,11 @@ class ShardCalls:
         self.failed(Call([call.records[index] for index in sorted(failures)], call.attempts), reason, now, today)
         return reason
 
-    def keep_output(self, offset: int, records: Records) -> str | None:
-        """Keep rows for other sinks, made by the call that ended with this record. Returns why that is impossible."""
+    def keep_output(self, first: int, offset: int, records: Records) -> str | None:
+        """Keep rows for other sinks, made by the call for these records. Returns why that is impossible."""
         if self.output is None:
             return "the handler returned records, and its pipeline has no other sink to write them to"
-        return self.output.add(offset, records)
+        return self.output.add(first, offset, records)
 
     def _succeeded(self, records: Sequence[StreamRecord], no_acks: set[int]) -> None:
         self.counts += Counts(processed=len(records), succeeded=len(records))

@@ -227,7 +227,9 @@ class PipelineActions:
         from holdfast.runs import reindex_start
 
         act = partial(reindex_start.rollback, self.stored, entities, keep=keep)
-        return self.perform("reindex rollback", act, entities=list(entities), keep=keep)
+        action = Action("reindex rollback", self.stored.name, parameters={"entities": list(entities), "keep": keep})
+        # It is refused also for the second entity, when the alias of the first one was moved.
+        return self.auditor.perform(action, act, nothing_done=())
 
     # --- generations ---------------------------------------------------------------------------------------------
 

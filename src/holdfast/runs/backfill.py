@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from holdfast.assemble import Emit, StoredPipeline
 from holdfast.buckets.root import bucket_of
@@ -20,13 +21,7 @@ from holdfast.formats.choice import chosen_formats
 from holdfast.leases.lease import Json, Partition
 from holdfast.registry import Registry
 from holdfast.runs.execution import NewRun, RunPipeline, RunPreview, begin
-from holdfast.runs.next_generation import (
-    FILES,
-    check_roots_are_free,
-    expected_generation,
-    new_roots,
-    next_generation,
-)
+from holdfast.runs.next_generation import FILES, ChooseRoots, expected_roots, registered_roots
 from holdfast.runs.selection import Between, OnlyNames, TimeSpan, parse_between
 from holdfast.sources.archive.source import ArchiveSource
 
@@ -51,24 +46,21 @@ def backfill(
 
     Raises `UsageError`, and `Refused` when the backup's format does not keep what the parsing needs.
     """
-    configuration = _plan(pipeline, request, root, lambda: next_generation(pipeline, by)).configuration
+    configuration = _plan(pipeline, request, root, partial(registered_roots, by=by)).configuration
     return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
 
 
 def look(pipeline: StoredPipeline, request: Backfill, *, root: str | None = None) -> RunPreview:
     """Return what a backfill would do now. Changes nothing. Raises like `backfill`."""
-    return _plan(pipeline, request, root, lambda: expected_generation(pipeline))
+    return _plan(pipeline, request, root, expected_roots)
 
 
-def _plan(pipeline: StoredPipeline, request: Backfill, root: str | None, generation: Callable[[], int]) -> RunPreview:
+def _plan(pipeline: StoredPipeline, request: Backfill, root: str | None, choose: ChooseRoots) -> RunPreview:
     partitions = [found for found in _checked(pipeline, request).source.discover({}) if found is not None]
     if not any(partition.spec["end"] > partition.spec["start"] for partition in partitions):
         raise UsageError(f"the files of pipeline {request.backup!r} hold no such records")
-    number = generation()
-    roots = new_roots(pipeline, root, number)
-    check_roots_are_free(
-        pipeline.with_roots(roots), [Name(partition.group, str(partition.index)) for partition in partitions]
-    )
+    names = [Name(partition.group, str(partition.index)) for partition in partitions]
+    number, roots = choose(pipeline, root, names)
     chosen = asdict(request) | {"pipeline": pipeline.name, "topics": list(request.topics)}
     configuration = {"kind": KIND, **chosen, "generation": number, "roots": roots}
     records = sum(partition.spec["end"] - partition.spec["start"] for partition in partitions)

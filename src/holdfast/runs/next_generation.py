@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from holdfast.assemble import StoredPipeline
 from holdfast.buckets.root import bucket_of
@@ -14,6 +15,8 @@ from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.names import OURS, folder
 
 FILES = "files"
+ChooseRoots: TypeAlias = Callable[[StoredPipeline, str | None, Sequence[Name]], tuple[int, dict[str, str]]]
+"""Returns a generation, and free roots by sink: `expected_roots`, or `registered_roots`."""
 
 
 def next_generation(pipeline: StoredPipeline, created_by: str) -> int:
@@ -72,6 +75,34 @@ def check_digest(pipeline: StoredPipeline, generation: int) -> None:
             f"this file's parsing has digest {mine[:12]}, and generation {generation} has {digest[:12]}; "
             "use the file and the code with which the run was started"
         )
+
+
+def expected_roots(pipeline: StoredPipeline, root: str | None, names: Sequence[Name]) -> tuple[int, dict[str, str]]:
+    """Return the number that `next_generation` would return now, and roots for its files. Changes nothing.
+
+    Raises `UsageError` if the roots are not free.
+    """
+    number = expected_generation(pipeline)
+    return number, _free_roots(pipeline, root, number, names)
+
+
+def registered_roots(
+    pipeline: StoredPipeline, root: str | None, names: Sequence[Name], *, by: str
+) -> tuple[int, dict[str, str]]:
+    """Return what `next_generation` returns, and roots for its files.
+
+    Raises `UsageError` if the roots are not free; nothing is registered then.
+    """
+    expected, roots = expected_roots(pipeline, root, names)
+    number = next_generation(pipeline, by)
+    # A node may have registered another parsing under the expected number meanwhile.
+    return number, roots if number == expected else _free_roots(pipeline, root, number, names)
+
+
+def _free_roots(pipeline: StoredPipeline, root: str | None, number: int, names: Sequence[Name]) -> dict[str, str]:
+    roots = new_roots(pipeline, root, number)
+    check_roots_are_free(pipeline.with_roots(roots), names)
+    return roots
 
 
 def new_roots(pipeline: StoredPipeline, root: str | None, generation: int) -> dict[str, str]:

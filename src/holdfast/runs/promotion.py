@@ -58,6 +58,10 @@ class Promotion:
             )
         return EntityIndex(alias, alias, former=found)
 
+    def has_tombstones(self, entity: str) -> bool:
+        """Whether deletes of the entity are noted from now on. Raises `Refused` if there is no such entity."""
+        return self._entity(entity).has_tombstones
+
     def create(self, entity: str, target: EntityIndex) -> None:
         """Create the staged index of an entity."""
         self.indexes.create(target.index, IndexOwner(self.pipeline, target.run), self._plan(entity))
@@ -164,7 +168,8 @@ class Promotion:
     def reconcile(self, entity: str, target: EntityIndex, since: Json = None) -> int:
         """Delete the documents whose rows are gone. Returns how many they were.
 
-        Documents of rows that were gone at the mark `since` are not in the index; None: they may be.
+        Documents of rows that were gone at the mark `since` are not in the index, and deletes after it are noted if the
+        entity has tombstones; None: neither is known.
         """
         if self._entity(entity).has_deleted_flag:
             return 0
@@ -179,14 +184,13 @@ class Promotion:
             return self.indexes.pages(target.index)
         return (list(self.indexes.find(target.index, ids).values()) for ids in removed)
 
-    def remove_noted(self, targets: Mapping[str, EntityIndex], since: Json) -> None:
+    def remove_noted(self, entity: str, target: EntityIndex, since: Json) -> None:
         """Delete documents whose rows are gone, as far as tombstones say so, while the run still writes.
 
         It need not be complete: `reconcile` follows when nothing is written any more.
         """
-        for entity, target in targets.items():
-            if since is not None and self._entity(entity).has_tombstones:
-                self.reconcile(entity, target, since)
+        if since is not None and self.has_tombstones(entity):
+            self.reconcile(entity, target, since)
 
     def _gone(self, entity: str, page: Sequence[IndexedDocument]) -> list[IndexedDocument]:
         present = self.tables.present(entity, [document.id for document in page])

@@ -65,6 +65,8 @@ class ReindexDriver(RunDriver):
     def prepare(self, run: Run) -> Json:
         configuration, history = decode_configuration(run.configuration), IndexHistory(self._runs())
         promotion, entities = self._promotion, configuration.entities
+        # Looked up before the mark: deletes since the mark are noted then.
+        noted = [entity for entity in entities if promotion.has_tombstones(entity)]
         # Before anything is read: whatever is not visible now is found by a catch-up since this mark.
         mark = self._tables.watermark()
         for entity in entities:
@@ -75,12 +77,16 @@ class ReindexDriver(RunDriver):
             promotion.remove_abandoned(entity, history)
         if not configuration.recreate_index:
             live = {entity: promotion.in_place(entity) for entity in entities}
-            return self._writable(run, ReindexState(mark, live, deletes_mark=configuration.changed_since)).encode()
+            since = configuration.changed_since
+            known = history.noted_at(since, entities)
+            state = ReindexState(mark, live, deletes_mark=since, deletes_noted=known, noted=noted)
+            return self._writable(run, state).encode()
         prefix = configuration.staged_index_prefix
         indexes = {entity: promotion.staged(run.id, entity, prefix) for entity in entities}
         for entity, target in indexes.items():
             promotion.create(entity, target)
-        return self._writable(run, ReindexState(mark, indexes, deletes_mark=mark)).encode()
+        state = ReindexState(mark, indexes, deletes_mark=mark, deletes_noted=noted, noted=noted)
+        return self._writable(run, state).encode()
 
     def _writable(self, run: Run, state: ReindexState) -> ReindexState:
         opened = {entity: self._promotion.open_writes(run, target) for entity, target in state.indexes.items()}
@@ -106,7 +112,14 @@ class ReindexDriver(RunDriver):
             entity: replace(target, incomplete=target.incomplete or not is_copied(former, entity))
             for entity, target in state.indexes.items()
         }
-        return ReindexState(state.oldest_mark, indexes, deletes_mark=state.deletes_mark)
+        # The mark and what was noted at that time belong together.
+        return ReindexState(
+            state.oldest_mark,
+            indexes,
+            deletes_mark=state.deletes_mark,
+            deletes_noted=state.deletes_noted,
+            noted=state.noted,
+        )
 
     def partitions(self, run: Run) -> Iterable[Partition]:
         configuration, state = decode_configuration(run.configuration), decode_state(run.state)
@@ -193,7 +206,8 @@ class ReindexDriver(RunDriver):
         promotion = self._promotion
         if state.step == COPYING:
             promotion.restore(state.indexes)
-            promotion.remove_noted(state.indexes, state.deletes_mark)
+            for entity, target in state.indexes.items():
+                promotion.remove_noted(entity, target, state.deletes_since(entity))
             if shortfall := self._shortfall(state, configuration.min_ratio):
                 return self._gate_failed(state, shortfall)
             seen = {entity: promotion.seen(target) for entity, target in state.indexes.items()}
@@ -238,7 +252,7 @@ class ReindexDriver(RunDriver):
         # A request that arrives later would bring back a document whose row is gone.
         promotion.close_writes(state.indexes)
         for entity, target in state.indexes.items():
-            promotion.reconcile(entity, target, state.deletes_mark)
+            promotion.reconcile(entity, target, state.deletes_since(entity))
         promotion.finish(state.indexes)
         for entity, target in state.indexes.items():
             if not target.in_place:

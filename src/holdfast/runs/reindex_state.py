@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -66,11 +66,19 @@ class ReindexState:
     """The mark since which deleted rows may have documents; None: documents may be older than any mark."""
     unversioned_mark: Json = None
     """The mark for entities without versions, which fewer passes read; None: the same."""
+    deletes_noted: Sequence[str] = ()
+    """Entities that had tombstones at `deletes_mark`. Runs of earlier versions name none: their keys are compared."""
+    noted: Sequence[str] = ()
+    """Entities that had tombstones at the first mark of the run, for a run of what changed since then."""
 
     @property
     def oldest_mark(self) -> Json:
         """The mark since which changes of any entity may be missing."""
         return self.mark if self.unversioned_mark is None else self.unversioned_mark
+
+    def deletes_since(self, entity: str) -> Json:
+        """The mark since which tombstones name all deleted rows of the entity; None: keys have to be compared."""
+        return self.deletes_mark if entity in self.deletes_noted else None
 
     def encode(self) -> Json:
         return asdict(self)
@@ -140,6 +148,12 @@ class IndexHistory:
             if run.status is RunStatus.COMPLETED and wanted <= set(state.indexes) and not written & gone:
                 return state
         return None
+
+    def noted_at(self, mark: Json, entities: Iterable[str]) -> tuple[str, ...]:
+        """Those of the entities that had tombstones at this mark; none if no run is known that has reached it."""
+        found = [state for _, state in self._runs if state.oldest_mark == mark]
+        of_each = {entity: [entity in state.noted for state in found if entity in state.indexes] for entity in entities}
+        return tuple(entity for entity, noted in of_each.items() if noted and all(noted))
 
     def incomplete(self, entity: str) -> Run | None:
         """The run that has put an index without some rows under the alias of this entity; None if no rows are missing.

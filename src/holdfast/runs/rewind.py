@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.assemble import Emit, StoredPipeline
@@ -14,7 +15,7 @@ from holdfast.flow.run import Run
 from holdfast.flow.run_driver import RunDriver
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.runs.execution import NewRun, RunPipeline, RunPreview, begin
-from holdfast.runs.next_generation import check_roots_are_free, expected_generation, new_roots, next_generation
+from holdfast.runs.next_generation import ChooseRoots, expected_roots, registered_roots
 from holdfast.runs.selection import parse_time
 
 KIND = "rewind"
@@ -53,28 +54,24 @@ def rewind(
 
     Raises `UsageError`.
     """
-    configuration = _configuration(pipeline, request, root, lambda: next_generation(pipeline, by))
+    configuration = _configuration(pipeline, request, root, partial(registered_roots, by=by))
     return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
 
 
 def look(pipeline: StoredPipeline, request: Rewind, *, root: str | None = None) -> RunPreview:
     """Return what a rewind would do now. Changes nothing. Raises `UsageError` like `rewind`."""
-    configuration = _configuration(pipeline, request, root, lambda: expected_generation(pipeline))
+    configuration = _configuration(pipeline, request, root, expected_roots)
     return RunPreview(configuration, 1, configuration["to"] - configuration["from"])
 
 
-def _configuration(
-    pipeline: StoredPipeline, request: Rewind, root: str | None, generation: Callable[[], int]
-) -> dict[str, Json]:
+def _configuration(pipeline: StoredPipeline, request: Rewind, root: str | None, choose: ChooseRoots) -> dict[str, Json]:
     row = partition_row(pipeline, request)
     first, committed = first_offset(pipeline, request), row.progress.position["offset"]
     if first >= committed:
         raise UsageError(
             f"{request.key} is committed up to {committed}: there is nothing to read again from {first} on"
         )
-    number = generation()
-    roots = new_roots(pipeline, root, number)
-    check_roots_are_free(pipeline.with_roots(roots), [request.name])
+    number, roots = choose(pipeline, root, [request.name])
     return {
         "kind": KIND,
         "key": request.key,

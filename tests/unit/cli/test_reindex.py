@@ -289,6 +289,23 @@ def test_a_rollback_moves_the_alias_back_and_deletes_the_index(site: Site, file:
     assert list(server.indexes) == ["people_old"]
 
 
+def test_a_rollback_that_ends_between_two_entities_is_not_audited_as_refused(
+    site: Site, file: str, server: IndexServer
+) -> None:
+    run_id = site.invoke("reindex", "start", file).stdout.strip()
+    targets = {}
+    for entity, alias in (("users", "people"), ("teams", "teams")):
+        targets[entity] = EntityIndex(alias, f"staged_{alias}", run_id, AliasState((f"{alias}_old",)))
+        server.create(f"staged_{alias}", IndexOwner("catalog", run_id), IndexPlan())
+        server.swap(alias, AliasState(), f"staged_{alias}")
+    server.write("people_old", "1", 5, "{}")  # and there is no teams_old any more
+    end_run(site, file, run_id, RunStatus.COMPLETED, ReindexState(None, targets, LAST_PASS))
+    assert "cannot name teams_old again" in site.invoke("reindex", "rollback", file).stderr
+    assert server.alias("people").indexes == ("people_old",)
+    (entry,) = site.json("audit-log", file, "--limit", "1")
+    assert (entry["action"], entry["outcome"]) == ("reindex rollback", "unknown")
+
+
 def test_after_a_rollback_what_changed_is_counted_from_the_run_of_the_index_that_is_live_again(
     site: Site, file: str, server: IndexServer
 ) -> None:

@@ -32,7 +32,7 @@ from holdfast.leases.lease import Lease
 from holdfast.runs.letter_selection import Choice
 from holdfast.runs.redrive import look, redrive
 from holdfast.sinks.function.config import FunctionSinkConfig
-from holdfast.sinks.function.redrive import NOT_HANDLED, UNACKED
+from holdfast.sinks.function.redrive import NOT_HANDLED, UNACKED, WITH_UNACKED
 from holdfast.sinks.function.sink import FunctionSink, ShardSource
 from holdfast.sources.stream.stream import Stream, StreamSettings
 from holdfast.stores.memory import MemoryStore
@@ -321,6 +321,41 @@ def test_rows_of_a_record_that_is_not_acknowledged_are_left_to_its_next_letter(t
     sink = sink_of(tmp_path, NEVER_ACKED, ack="explicit_only").redriving(source_of(tmp_path), files_of(tmp_path))
     assert sent(sink, letters, {"files": rows}) == 1
     assert rows.rows == [(record.offset, str(record.offset)) for record in RECORDS if record.offset != 7]
+
+
+BATCHED = """
+import holdfast
+
+async def handler(context, events):
+    for event in events:
+        if event.offset not in {never}:
+            await context.platform.explicit_ack(holdfast.QualifiedOffset.from_event(event))
+    return holdfast.Records([str(event.offset) for event in events])
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "never", "reasons", "written"),
+    [
+        (4, [7], {7: UNACKED} | dict.fromkeys((8, 11, 1 << 40), WITH_UNACKED), []),
+        (4, [8, 1 << 40], {8: UNACKED, 1 << 40: UNACKED, 7: WITH_UNACKED, 11: WITH_UNACKED}, []),
+        (2, [7], {7: UNACKED, 8: WITH_UNACKED}, [11, 1 << 40]),
+        (2, [11], {11: UNACKED, 1 << 40: WITH_UNACKED}, [7, 8]),
+        (4, [], {}, [7, 8, 11, 1 << 40]),
+    ],
+    ids=["first", "several", "first batch", "second batch", "none"],
+)
+def test_rows_of_a_batch_with_a_record_that_is_not_acknowledged_are_left_to_the_letters_of_the_batch(
+    tmp_path: Path, size: int, never: list[int], reasons: dict[int, str], written: list[int]
+) -> None:
+    letters, rows = letters_of(tmp_path), Rows()
+    batch = {"size": size, "timeout": "10ms"}
+    sink = sink_of(tmp_path, BATCHED.replace("{never}", str(never)), ack="explicit_only", batch=batch)
+    assert sent(sink.redriving(source_of(tmp_path), files_of(tmp_path)), letters, {"files": rows}) == len(reasons)
+    assert [value for _, value in rows.rows] == [str(offset) for offset in written]
+    found = list(FileLetters(bucket_of(str(tmp_path / "letters"), None)).letters())
+    new = [letter for letter in found if letter.id not in {letter.id for letter in letters}]
+    assert {letter.item: letter.reason.partition(": ")[2] for letter in new} == reasons
 
 
 def source_of(folder: Path) -> Source:

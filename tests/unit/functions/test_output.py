@@ -226,7 +226,7 @@ def test_what_one_sink_has_begun_is_closed_when_another_cannot_begin(tmp_path: P
         "second": (Away(files, [Unavailable("the bucket is away")]), ("value",)),
     }
     sinks = OutputSinks({"value": "string"}, stagers)
-    made = [Output(0, sinks.rows_of(Records(["one"])), 0)]
+    made = [Output(0, 0, sinks.rows_of(Records(["one"])), 0)]
     batch = batch_to_stage("b", ["p", "0", "s", "0", 1, 1, ""])
     with pytest.raises(Unavailable):
         sinks.stage(batch, made)

@@ -14,7 +14,9 @@ from holdfast.config.models import Settings
 from holdfast.errors import Refused, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generation
+from holdfast.leases.lease import Lease, Progress
 from holdfast.leases.store import Store
+from holdfast.runs import rewind as rewinding
 from holdfast.runs.backfill import Backfill, backfill
 from holdfast.runs.next_generation import (
     check_digest,
@@ -22,8 +24,10 @@ from holdfast.runs.next_generation import (
     new_roots,
     next_generation,
     parsing_as,
+    registered_roots,
     seal,
 )
+from holdfast.runs.rewind import Rewind, rewind
 from holdfast.stores.memory import MemoryStore
 from tests.unit.audit.archive import Archive
 
@@ -147,3 +151,32 @@ def test_there_must_be_something_to_write_again(site: Site) -> None:
     refused(site, settings, Backfill("backup", topics=["other"]), UsageError, "hold no such records")
     refused(site, settings, Backfill("backup", names="dt=1"), UsageError, "needs a parser")
     refused(site, settings, Backfill("daily"), UsageError, "hold no such records")
+
+
+def test_a_run_whose_root_is_not_free_registers_no_generation(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    Archive(site.folder / "backup").commit(0, 10)
+    Archive(site.folder / "daily-g1").commit(0, 10)
+    pipeline = site.stored(site.settings())
+    with pytest.raises(UsageError, match="would be there twice"):
+        backfill(pipeline, Backfill("backup"), lambda _: None, root=None, by="ann", detached=True)
+    row = Lease(pipeline.identifier, "orders|0", progress=Progress({"offset": 10}))
+    monkeypatch.setattr(rewinding, "partition_row", lambda *_: row)
+    monkeypatch.setattr(rewinding, "first_offset", lambda *_: 0)
+    with pytest.raises(UsageError, match="would be there twice"):
+        rewind(pipeline, Rewind("orders", 0, "0"), lambda _: None, root=None, by="ann", detached=True)
+    assert list(pipeline.generations().list()) == []
+
+
+def test_roots_are_those_of_the_number_that_was_registered_in_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = site.stored(site.settings(form="jsonl"))
+
+    def taken_meanwhile(stored: StoredPipeline, by: str) -> int:
+        site.run_live(site.settings(1, "text"))
+        return next_generation(stored, by)
+
+    monkeypatch.setattr("holdfast.runs.next_generation.next_generation", taken_meanwhile)
+    number, roots = registered_roots(pipeline, None, [Name("orders", "0")], by="ann")
+    assert (number, roots) == (2, {"files": f"{site.folder}/daily-g2"})
+    assert [found.number for found in pipeline.generations().list()] == [1, 2]

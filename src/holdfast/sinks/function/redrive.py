@@ -7,6 +7,7 @@ that the handler returns are staged for the other sinks, and committed with the 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,7 @@ from holdfast.functions.worker import FunctionWorker
 from holdfast.leases.lease import Json
 
 UNACKED = "the handler returned, and the record was not acknowledged"
+WITH_UNACKED = "the handler made its rows together with those of a record that was not acknowledged"
 NOT_HANDLED = "too many records before this one were not acknowledged, so that the handler did not get it"
 LOOK_EVERY = 0.02
 
@@ -129,6 +131,20 @@ class _Handled:
             self.dead += progress.letters
             self.output += progress.output
 
+    def take_complete(self, made: Sequence[Output], records: Sequence[StreamRecord], unacked: Collection[int]) -> None:
+        """Take the rows of calls whose records are all acknowledged; those of the others come with the next letters.
+
+        Rows do not say which record of a call they are for: all records of such a call become letters.
+        """
+        offsets = [record.offset for record in records]
+        for output in made:
+            of_call = records[bisect_left(offsets, output.first) : bisect_right(offsets, output.offset)]
+            acked = [record for record in of_call if record.offset not in unacked]
+            if len(acked) == len(of_call):
+                self.output.append(output)
+            else:
+                self.dead += [DeadRecord(record, WITH_UNACKED, 1) for record in acked]
+
 
 def _handled(worker: FunctionWorker, shard: str, records: Sequence[StreamRecord], ack_within: float) -> _Handled:
     """Give the records to the handler, with the retries that the function allows."""
@@ -153,11 +169,10 @@ def _handled(worker: FunctionWorker, shard: str, records: Sequence[StreamRecord]
         worker.step()
     worker.close()
     handled.take(worker)
-    if calls.output is not None:
-        # Rows of records behind one that is not acknowledged; those of that one come with its next letter.
-        handled.output += (made for made in calls.output.take(None) if not calls.acks.is_out(made.offset))
     unacked = [record for record in records if calls.acks.is_out(record.offset)]
     handled.dead += [DeadRecord(record, UNACKED, 1) for record in unacked]
+    if calls.output is not None:
+        handled.take_complete(calls.output.take(None), records, {record.offset for record in unacked})
     handled.dead += [DeadRecord(record, NOT_HANDLED, 0) for record in left]
     return handled
 
