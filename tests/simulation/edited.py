@@ -3,21 +3,41 @@
 Until something is committed in the generation, the last node that starts decides which parsing it has; afterwards the
 other file is refused. What must hold: all commits in a generation were made by one parsing, that of its row, whatever
 nodes with the other file, or a redrive that a person begins, do at the same time.
+
+Some nodes are of the version before: they do not seal, and follow the row of the current generation. What they commit
+after that row has changed nobody can prevent; here the store refuses it, as if they had looked just before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from holdfast.flow.generations import CURRENT, Generation
-from holdfast.leases.lease import Lease
+from holdfast.errors import Refused
+from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations
+from holdfast.leases.lease import Key, Lease
+from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.writes import until_answered
 from tests.simulation.files_oracle import FilesOracle
-from tests.simulation.generations import EDITED, ROWS, GenerationsOracle, Person, RollOut, current_generation, row_of
+from tests.simulation.generations import (
+    EDITED,
+    ROWS,
+    GenerationsOracle,
+    Person,
+    RollOut,
+    Versioned,
+    current_generation,
+    row_of,
+)
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.site import Program, Running
 from tests.simulation.store import StoreClient
 from tests.simulation.streams_oracle import StreamsOracle
+
+FORMER = 0.3
+"""How likely a node that is started while things go wrong is of the version before."""
 
 
 class OneParsing(Oracle):
@@ -84,11 +104,30 @@ class Edited(RollOut):
         self.draw_versions()
         return EditedFilesOracle(self.kernel, self.data, self.knobs.max_retries)
 
+    def connect(self, host: Host) -> StoreClient:
+        """Nodes of the version before have a connection of their own."""
+        if not host.name.startswith("person") and self.faults.active and self.kernel.random() < FORMER:
+            return FormerStoreClient(self.store, host, self.knobs.latency, self.knobs.ttl)
+        return super().connect(host)
+
+    def versioned(self, host: Host, store: StoreClient, version: Generation) -> Versioned:
+        if not isinstance(store, FormerStoreClient):
+            return super().versioned(host, store, version)
+        store.digest = version.digest
+        return FormerNode(self, host, store, version)
+
     def assemble(self, name: str, host: Host) -> Running:
         running = super().assemble(name, host)
         if name in self.versions:
             self.oracle.started[host.name] = self.versions[name].digest
         return running
+
+    def look_after(self) -> None:
+        """In the end all nodes are upgraded: those of the version before wait while a replacement is cut short."""
+        super().look_after()
+        for running in list(self.nodes.values()):
+            if isinstance(running.node, FormerNode) and running.host.running:
+                self.stop(running.host)
 
     def person(self, host: Host, store: StoreClient) -> Program:
         return Redriving(self, host, store)
@@ -98,6 +137,56 @@ class Edited(RollOut):
             return super()._version(name)
         self.versions[name] = self.kernel.dice.choice(EDITED)
         return self.versions[name]
+
+
+class FormerStoreClient(StoreClient):
+    """The connection of a node of the version before: once its parsing is not current, it commits nothing."""
+
+    digest = ""
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        unknown = [Outcome.UNKNOWN] * len(swaps)
+        return self._write("swap", lambda: self._applied(swaps), lambda: unknown)
+
+    def _applied(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        (current,) = self._server.memory.get([Key(ROWS, "", CURRENT)])
+        if current is None or current.progress.state["digest"] == self.digest:
+            return self._server.swap(swaps, self._host)
+        return [
+            Outcome.CONFLICT if self._is_commit(swap.lease) else self._server.swap([swap], self._host)[0]
+            for swap in swaps
+        ]
+
+    def _is_commit(self, lease: Lease) -> bool:
+        (row,) = self._server.memory.get([lease.id])
+        return row is not None and lease.commit.sequence > row.commit.sequence
+
+
+class FormerGenerations(Generations):
+    """Generations as the version before has them."""
+
+    def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
+        if self._added(row_of(mine.number).key, asdict(mine))["digest"] != mine.digest:
+            raise Refused("the parsing was changed and its generation was not")
+        current = self._added(CURRENT, {"number": mine.number, "digest": mine.digest})
+        return current["number"], current["digest"]
+
+    def seal(self, mine: Generation) -> bool:
+        return True
+
+    def current(self, sealed: Mapping[int, str] | None = None) -> tuple[int, str]:
+        state = self._rows.show(CURRENT).progress.state
+        return state["number"], state["digest"]
+
+
+class FormerNode(Versioned):
+    """A node of the version before."""
+
+    def follow(self) -> FollowedGeneration:
+        world, mine = self.host.world, self.version
+        generations = FormerGenerations(self.store, world.new_id, PIPELINE)
+        latest = until_answered(world, "store", lambda: generations.register(mine, switch=True), None)
+        return FollowedGeneration(generations, generations, mine, latest)
 
 
 class Redriving(Person):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import PartitionError, Refused, StoreUnavailable, UsageError
 from holdfast.flow import commit
-from holdfast.flow.generations import CURRENT, Generation, Generations, follow, generations_of
+from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations, follow, generations_of
 from holdfast.leases.lease import Key, Lease
 from tests.simulation.bucket import DataFile
 from tests.simulation.files_oracle import FilesOracle
@@ -121,10 +121,13 @@ class RollOut(Fleet):
         store = self.connect(host)
         if name == "person":
             return Running(host, self.person(host, store), NoBatches())
-        node = Versioned(self, host, store, self._version(name))
+        node = self.versioned(host, store, self._version(name))
         running = self.assemble_with(name, host, store, node)
         node.program, running.node = running.node, node
         return running
+
+    def versioned(self, host: Host, store: StoreClient, version: Generation) -> Versioned:
+        return Versioned(self, host, store, version)
 
     def person(self, host: Host, store: StoreClient) -> Program:
         return Switching(self, host, store)
@@ -160,17 +163,19 @@ class Versioned:
     program: Program | None = None
 
     def run(self) -> None:
-        generations = Generations(self.store, self.host.world.new_id, PIPELINE)
         try:
-            self._followed = follow(
-                generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
-            )
+            self._followed = self.follow()
         except Refused:
             self.host.kernel.note(self.host.name, "refused")
             self.site.stop(self.host)  # a supervisor starts the process anew
             return
         assert self.program is not None
         self.program.run()
+
+    def follow(self) -> FollowedGeneration:
+        world = self.host.world
+        generations = Generations(self.store, world.new_id, PIPELINE)
+        return follow(generations, generations, self.version, world, switch=self.site.automatic, patience=None)
 
     def stop(self) -> None:
         assert self.program is not None

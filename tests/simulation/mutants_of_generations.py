@@ -158,6 +158,28 @@ def a_replaced_parsing_stays_current_for_nodes_that_look(put: Put) -> None:
     put(Generations, "current", current)
 
 
+@mutant("edited", start=615)
+def commits_of_nodes_of_the_version_before_are_not_looked_for(put: Put) -> None:
+    put(Generations, "_has_commits", lambda self, number: False)
+
+
+@mutant("edited")
+def nodes_of_the_version_before_do_not_see_that_a_parsing_was_replaced(put: Put) -> None:
+    put(Generations, "_name_current", lambda self, number, digest: number)
+
+
+@mutant("edited", start=1858)
+def commits_are_looked_for_before_nodes_of_the_version_before_have_let_go(put: Put) -> None:
+    looked, named = Generations._has_commits, Generations._name_current
+
+    def name_current(self: Generations, number: int, digest: str) -> int:
+        self._found = looked(self, number)  # type: ignore[attr-defined]
+        return named(self, number, digest)
+
+    put(Generations, "_name_current", name_current)
+    put(Generations, "_has_commits", lambda self, number: self._found)
+
+
 @mutant("edited_function")
 def a_refused_commit_leaves_a_functions_batch_running(put: Put) -> None:
     def hand_back_later(self: Committer, held: Held, seconds: float) -> None:

@@ -8,7 +8,9 @@ The owner of a partition switches its generation between two commits: every reco
 Until something is committed in a generation, its parsing may be replaced by that of a changed file: a first attempt
 that failed costs no number. The row of the generation is then not sealed. A node seals it before its first commit in
 that generation, under its own digest, and from then on the digest never changes. Sealing and replacing are writes of
-one row by version, so that nothing is committed in a generation by a parsing that is not the one in its row.
+one row by version, so that nothing is committed in a generation by a parsing that is not the one in its row. Nodes of
+the version before do not seal: what they have committed is looked for before a parsing is replaced. A batch that such a
+node has begun before it sees the replacement may still be committed, so a parsing is best changed after an upgrade.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, Refused, StoreUnavailable, UsageError
-from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
-from holdfast.leases.operator import Operator
+from holdfast.leases.lease import Json, Key, Lease, Ownership, Progress, Status
+from holdfast.leases.operator import PAGE, Operator
 from holdfast.leases.store import Store
 from holdfast.leases.world import World
 from holdfast.leases.writes import until_answered
@@ -31,8 +33,8 @@ UNSEALED: Json = {"sealed": False}
 """Position of the row of a generation in which nothing was committed; rows of earlier versions have none."""
 
 REPLACED = (
-    "pipeline {0}: another node has replaced the parsing of generation {1}, in which nothing was committed. This node "
-    "commits nothing in it; start it with the changed file, or raise `generation`"
+    "pipeline {0}: a node with a changed file has replaced the parsing of generation {1}; nothing was committed in it. "
+    "This node has the former file and commits nothing; start it with the changed one, or raise `generation`"
 )
 
 
@@ -58,6 +60,7 @@ class Generations:
     def __init__(self, store: Store, new_id: Callable[[], str], pipeline: str) -> None:
         self._store = store
         self._new_id = new_id
+        self._pipeline = pipeline
         self._rows = Operator(store, new_id, generations_of(pipeline))
 
     def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
@@ -71,24 +74,56 @@ class Generations:
             self._replace(mine, wanted)
         candidate = {"number": mine.number, "digest": mine.digest}
         current = self._added(CURRENT, candidate)
+        if current["number"] == mine.number and current["digest"] != mine.digest and self._is_sealed(mine):
+            self._name_current(mine.number, mine.digest)  # a node that wanted to replace it has died
         if switch and mine.number > current["number"]:
             current = self._switched(lambda present: candidate if mine.number > present["number"] else present)
         return current["number"], mine.digest if current["number"] == mine.number else current["digest"]
 
     def _replace(self, mine: Generation, wanted: dict[str, Json]) -> None:
-        """Give the number another parsing. Raises `Refused` if its row is sealed."""
+        """Give the number another parsing. Raises `Refused` if something was committed in it.
+
+        Nodes of the version before do not seal. They follow the row of the current generation, so that is changed
+        first; then their commits are looked for, and the parsing is replaced unless its row has changed since. If this
+        node dies in between, nodes that seal follow the row of the generation, and the next node begins again.
+        """
 
         def change(row: Lease, _now: float) -> Lease:
-            stored = row.progress.state["digest"]
-            if stored != mine.digest and row.progress.position != UNSEALED:
-                raise Refused(
-                    f"generation {mine.number} was made by other processors, formats or code: its digest is "
-                    f"{stored[:12]}, not {mine.digest[:12]}, and records were committed in it. Raise `generation`, "
-                    f"so that new files can be distinguished from old ones"
-                )
-            return row if stored == mine.digest else replace(row, progress=replace(row.progress, state=wanted))
+            if row.progress.state["digest"] == mine.digest or row.progress.position != UNSEALED:
+                return row
+            passed = self._name_current(mine.number, mine.digest) > mine.number
+            if passed or self._has_commits(mine.number):
+                # Sealed before the digest is restored: a node that has seen no commit cannot replace it any more.
+                return replace(row, progress=replace(row.progress, position=None))
+            return replace(row, progress=replace(row.progress, state=wanted))
 
-        self._changed(_key(mine.number), change)
+        stored = self._changed(_key(mine.number), change).progress.state["digest"]
+        if stored != mine.digest:
+            self._name_current(mine.number, stored)
+            raise Refused(
+                f"generation {mine.number} was made by other processors, formats or code: its digest is "
+                f"{stored[:12]}, not {mine.digest[:12]}, and records were committed in it or in a later one. Raise "
+                "`generation`, so that new files can be distinguished from old ones"
+            )
+
+    def _is_sealed(self, mine: Generation) -> bool:
+        progress = self._rows.show(_key(mine.number)).progress
+        return bool(progress.state["digest"] == mine.digest and progress.position != UNSEALED)
+
+    def _name_current(self, number: int, digest: str) -> int:
+        """Write the digest to the row of the current generation if it has that number. Returns the current number."""
+        wanted = {"number": number, "digest": digest}
+        current = self._added(CURRENT, wanted)
+        if current["number"] == number and current["digest"] != digest:
+            current = self._switched(lambda present: wanted if present["number"] == number else present)
+        return int(current["number"])
+
+    def _has_commits(self, number: int) -> bool:
+        """Whether a row of the pipeline or of its runs has a commit in that generation. Reads all of them."""
+        keys = [Key(self._pipeline, row.run, row.key) for row in self._store.outline(self._pipeline, None)]
+        pages = (self._store.get(keys[first : first + PAGE]) for first in range(0, len(keys), PAGE))
+        commits = (row.commit for page in pages for row in page if row is not None)
+        return any(made.generation == number and made.sequence > made.switched_at for made in commits)
 
     def seal(self, mine: Generation) -> bool:
         """Fix the parsing of a generation before anything is committed in it. Writes only the first time.

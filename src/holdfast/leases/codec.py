@@ -138,7 +138,7 @@ _ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
 _PROGRESS = ("acked", "state", "counts", "dropped", "letter_window", "forwarded")
-_OPTIONAL = (*_PROGRESS, "commit_id", "receipts", *_ORDER, *_HISTORY)
+_OPTIONAL = (*_PROGRESS, "commit_id", "receipts", "switched_at", *_ORDER, *_HISTORY)
 _BODY_KEYS = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
 _PROGRESS_KEYS = frozenset(_PROGRESS)
 _NO_PROGRESS = Progress()
@@ -164,6 +164,7 @@ def _optional_parts(lease: Lease) -> tuple[Json, ...]:
         progress.forwarded,
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
+        commit.switched_at,
         *_order_parts(lease.order),
         *_history_parts(lease.history),
     )
@@ -254,11 +255,16 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         Ownership(_STATUSES[row.status], row.owner, row.token, row.version, body["write_id"], row.due_at),
         Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
         _progress(body["position"], body),
-        Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
+        _commit(body),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
         {} if body.keys() <= _BODY_KEYS else {name: body[name] for name in body.keys() - _BODY_KEYS},
     )
+
+
+def _commit(body: Mapping[str, Json]) -> Commit:
+    named, get = (body["sequence"], body["generation"], body["incarnation"]), body.get
+    return Commit(*named, get("commit_id", ""), get("receipts"), get("switched_at", 0))
 
 
 def _progress(position: Json, body: Mapping[str, Json]) -> Progress:

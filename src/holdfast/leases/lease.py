@@ -163,6 +163,8 @@ class Commit:
     commit_id: str = ""
     receipts: Mapping[str, Json] | None = None
     """Receipts of the last commit by sink; None once all of it is published."""
+    switched_at: int = 0
+    """Sequence at which the row was switched to its generation: commits with a higher one were made in it."""
 
 
 @dataclass(frozen=True, slots=True)

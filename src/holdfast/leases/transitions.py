@@ -230,7 +230,7 @@ def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
     _require_owned(lease)
     if lease.commit.receipts is not None or generation < lease.commit.generation:
         raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation}")
-    commit_now = changed(lease.commit, generation=generation)
+    commit_now = changed(lease.commit, generation=generation, switched_at=lease.commit.sequence)
     return changed(lease, commit=commit_now, history=changed(lease.history, updated_at=now))
 
 
@@ -313,7 +313,7 @@ def restart(lease: Lease, position: Json, generation: int, now: float) -> Lease:
     restarted = changed(
         lease,
         progress=Progress(position=position, counts=lease.progress.counts),
-        commit=changed(lease.commit, generation=generation),
+        commit=changed(lease.commit, generation=generation, switched_at=lease.commit.sequence),
         history=changed(_moved(lease.history, now), halt_reason=None, lost=None),
     )
     return _free(restarted, Status.UNASSIGNED, 0.0, now)

@@ -9,7 +9,7 @@ from holdfast.assemble import StoredPipeline
 from holdfast.errors import UsageError
 from holdfast.leases.lease import Json
 from holdfast.runs.execution import RunPipeline
-from holdfast.runs.next_generation import check_digest
+from holdfast.runs.next_generation import check_digest, parsing_as, seal
 
 MODULES: Mapping[str, str] = {
     "rewind": "holdfast.runs.rewind",
@@ -19,7 +19,7 @@ MODULES: Mapping[str, str] = {
 }
 """Modules with a function `run_pipeline`, by kind. Loaded when a run of that kind is met."""
 OF_A_GENERATION = frozenset(("rewind", "backfill", "redrive"))
-"""Kinds whose runs need the file with which they were begun."""
+"""Kinds whose runs need the file with which they were begun; they have sealed its generation."""
 
 
 def run_pipeline_of(pipeline: StoredPipeline, configuration: Json) -> RunPipeline:
@@ -33,5 +33,8 @@ def run_pipeline_of(pipeline: StoredPipeline, configuration: Json) -> RunPipelin
         raise UsageError(f"a run of the kind {kind!r} cannot be carried out; there are {', '.join(MODULES)}")
     if kind in OF_A_GENERATION:
         check_digest(pipeline, configuration["generation"])
+    else:
+        # Nobody has sealed it: a reindex run is added without the parsing, by a schedule or by a person.
+        seal(pipeline.generations(), parsing_as(pipeline, pipeline.configured.generation, kind))
     made: RunPipeline = import_module(MODULES[kind]).run_pipeline(pipeline, configuration)
     return made

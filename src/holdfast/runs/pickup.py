@@ -23,7 +23,6 @@ from holdfast.flow.tables import LiveTables
 from holdfast.leases.coordinator import Coordinator
 from holdfast.runs.execution import RunPipeline, RunWork, engine_beside
 from holdfast.runs.kinds import run_pipeline_of
-from holdfast.runs.next_generation import parsing_as, seal
 from holdfast.runs.reindex_configuration import ReindexConfiguration
 from holdfast.runs.reindex_state import KIND, IndexHistory
 from holdfast.service import open_pipelines
@@ -138,9 +137,6 @@ class RunPickup(Companion):
 
     def _opened(self, run: Run) -> RunPipeline:
         stored = self._stored
-        if self._only_runs:
-            # Other kinds of runs have sealed their generation when they were created.
-            seal(stored.generations(), parsing_as(stored, stored.configured.generation, self._live.session.name))
         pipeline = run_pipeline_of(stored, run.configuration)
         try:
             open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, self._world)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from holdfast.leases.codec import encode_within
 from holdfast.leases.columns import OutlineRow, columns, outline_of
-from holdfast.leases.lease import FINISHED, UNFINISHED, Commit, Json, Key, Lease, Status
+from holdfast.leases.lease import FINISHED, UNFINISHED, Json, Key, Lease, Status, changed
 from holdfast.leases.query import Query, Rank, by_claim, by_key, claim_rank
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
@@ -249,7 +249,7 @@ def _isolated(lease: Lease) -> Lease:
         progress = replace(progress, position=position, state=state)
     if commit.receipts is not None:
         receipts = _copied(dict(commit.receipts))
-        commit = Commit(commit.sequence, commit.generation, commit.incarnation, commit.commit_id, receipts)
+        commit = changed(commit, receipts=receipts)
     if progress is lease.progress and commit is lease.commit:
         return lease
     return Lease(

@@ -45,7 +45,7 @@ FULL_ROW = Lease(
     progress=Progress(
         {"offset": 1 << 60}, ((5, 9), (12, 13)), {"after": "é😀"}, Counts(4, 3, 2, 1), LetterWindow(9, 2)
     ),
-    commit=Commit(9, 3, "topic-id", "commit-9", {"files": [{"path": "a/b", "bytes": 12}]}),
+    commit=Commit(9, 3, "topic-id", "commit-9", {"files": [{"path": "a/b", "bytes": 12}]}, switched_at=4),
     history=History(2, 1, 7, "failed:\n'x'", "halted", 1.5, 2.5, 3.5, 4.5, 5.5),
     extra={"of_a_later_version": [1]},
 )

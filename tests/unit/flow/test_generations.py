@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import Refused, StoreUnavailable, UsageError
 from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations, follow, generations_of
-from holdfast.leases.lease import Json, Key, Lease
+from holdfast.leases.columns import OutlineRow
+from holdfast.leases.lease import Commit, Json, Key, Lease
 from holdfast.leases.store import Outcome, Swap
 from holdfast.leases.transitions import stamped
 from holdfast.leases.writes import until_answered
@@ -168,6 +169,116 @@ def _version(store: MemoryStore) -> int:
 
 def test_the_generation_of_an_earlier_version_counts_as_sealed(generations: Generations) -> None:
     generations._added("0000000001", asdict(FIRST))
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(EDITED, switch=True)
+
+
+class FormerNode:
+    """A node of the version before: it does not seal, and follows the digest in the row of the current generation."""
+
+    def __init__(self, generations: Generations, mine: Generation) -> None:
+        self.digest = mine.digest
+        self._generations = generations
+        assert generations._added(f"{mine.number:010d}", asdict(mine))["digest"] == mine.digest
+        generations._added(CURRENT, {"number": mine.number, "digest": mine.digest})
+
+    @property
+    def works(self) -> bool:
+        return bool(self._generations._rows.show(CURRENT).progress.state["digest"] == self.digest)
+
+
+def a_row(commit: Commit, run: str = "") -> Lease:
+    return Lease("orders", "p1", run, commit=commit)
+
+
+@pytest.mark.parametrize("run", ["", "rewind-1"])
+def test_what_a_node_of_the_version_before_has_committed_keeps_the_parsing(generations: Generations, run: str) -> None:
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    generations._store.add([a_row(Commit(1, 1, "", "c1"), run)])
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(EDITED, switch=True)
+    assert former.works
+    assert generations.current() == (1, "aaa")
+    assert generations.seal(FIRST)
+
+
+def test_a_node_of_the_version_before_lets_go_of_a_generation_that_is_replaced(generations: Generations) -> None:
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    generations._store.add([a_row(Commit(7, 1, "", "c7", switched_at=7))])
+    generations.register(EDITED, switch=True)
+    assert not former.works
+
+
+def test_commits_are_looked_for_when_no_node_of_the_version_before_works_any_more() -> None:
+    class Watched(MemoryStore):
+        def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+            seen.append(former.works)
+            return super().outline(pipeline, run)
+
+    store, seen = Watched(), list[bool]()
+    store.open()
+    generations = Generations(store, map(str, itertools.count()).__next__, "orders")
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    generations.register(EDITED, switch=True)
+    assert seen == [False]
+
+
+def test_what_a_node_of_the_version_before_commits_while_another_one_begins_to_replace_it_is_seen() -> None:
+    """A replacement that was interrupted is undone by one that finds a commit, and must not be completed afterwards."""
+
+    class Interrupted(MemoryStore):
+        held_up = True
+
+        def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+            found = super().outline(pipeline, run)
+            if self.held_up:
+                self.held_up = False
+                self.add([a_row(Commit(1, 1, "", "c1"))])
+                with pytest.raises(Refused):
+                    generations.register(EDITED, switch=True)
+                assert former.works
+            return found
+
+    store = Interrupted()
+    store.open()
+    generations = Generations(store, map(str, itertools.count()).__next__, "orders")
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    with pytest.raises(Refused):
+        generations.register(EDITED, switch=True)
+    assert generations.show(1).digest == "aaa"
+
+
+def test_a_replacement_that_was_cut_short_is_completed_by_the_next_node_with_that_file() -> None:
+    store = CountingStore()
+    store.open()
+    generations = Generations(store, map(str, itertools.count()).__next__, "orders")
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    generations._name_current(1, "ccc")
+    assert generations.current() == (1, "aaa"), "nodes of this version go on"
+    assert not former.works
+    generations.register(EDITED, switch=True)
+    assert generations.current() == (1, "ccc")
+
+
+def test_a_replacement_that_was_cut_short_is_taken_back_by_the_next_node_with_the_parsing_that_was_sealed(
+    generations: Generations,
+) -> None:
+    generations.register(FIRST, switch=True)
+    former = FormerNode(generations, FIRST)
+    generations._name_current(1, "ccc")
+    assert generations.seal(FIRST)
+    generations.register(FIRST, switch=True)
+    assert former.works
+
+
+def test_a_generation_before_the_current_one_keeps_its_parsing(generations: Generations) -> None:
+    for generation in (FIRST, SECOND):
+        generations.register(generation, switch=True)
     with pytest.raises(Refused, match="Raise `generation`"):
         generations.register(EDITED, switch=True)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ pipelines:
 SIZES = {"a": 200, "b": 100}
 PARTITIONS = [Partition(key, "numbers", {"size": size}) for key, size in SIZES.items()]
 CONFIGURATION = {"kind": "backfill"}
+REINDEX = {**CONFIGURATION, "kind": "reindex"}
 
 
 class Driver(RunDriver):
@@ -325,17 +327,29 @@ def pickup_of(site: Site, engines: Engines, emit: Callable[[Event], None] = lamb
     )
 
 
+def test_a_command_that_joins_a_run_over_tables_fixes_its_parsing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "import_module", lambda _: SimpleNamespace(run_pipeline=lambda *_: site.pipeline))
+    generations, edited = site.stored.generations(), Generation(1, "edited")
+    generations.register(edited, switch=True)
+    with pytest.raises(Refused, match="the parsing of another file"):
+        kinds.run_pipeline_of(site.stored, REINDEX)
+    generations.register(parsing_as(site.stored, 1, "ann"), switch=True)
+    kinds.run_pipeline_of(site.stored, REINDEX).built.close()
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(edited, switch=True)
+
+
 def test_a_node_that_copies_tables_fixes_its_parsing_before_it_works_on_a_run(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pickup, "run_pipeline_of", lambda *_: site.pipeline)
+    monkeypatch.setattr(kinds, "import_module", lambda _: SimpleNamespace(run_pipeline=lambda *_: site.pipeline))
     monkeypatch.setattr(pickup, "engine_beside", lambda *_: HandEngine())
     generations, edited = site.stored.generations(), Generation(1, "edited")
     generations.register(edited, switch=True)
-    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    site.runs.add("r1", configuration=REINDEX, created_by="ann")
     notices: list[Event] = []
     beside = pickup_of(site, Engines([]), notices.append)
-    beside._only_runs, beside._look_at = True, float("inf")
+    beside._look_at = float("inf")
     beside._look()
     assert "left to other nodes: generation 1 has the parsing of another file" in str(notices)
     generations.register(parsing_as(site.stored, 1, "ann"), switch=True)
