@@ -55,6 +55,16 @@ def documents_whose_rows_are_gone_stay(put: Put) -> None:
     put(Promotion, "reconcile", lambda self, entity, target, since=None: 0)
 
 
+@mutant("promotion")
+def tombstones_count_for_marks_that_are_older_than_they_are(put: Put) -> None:
+    put(ReindexState, "deletes_since", lambda self, entity: self.deletes_mark)
+
+
+@mutant("promotion")
+def a_run_of_what_changed_trusts_tombstones_that_are_younger_than_its_mark(put: Put) -> None:
+    put(IndexHistory, "noted_at", lambda self, mark, entities: tuple(entities))
+
+
 @mutant("promotion", start=323)
 def writes_of_a_run_are_never_closed(put: Put) -> None:
     put(Promotion, "close_writes", lambda self, targets: None)
