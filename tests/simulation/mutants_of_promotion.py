@@ -156,7 +156,7 @@ def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
     put(Promotion, "remove_abandoned", lambda self, entity, history: None)
 
 
-@mutant("promotion", start=2500)
+@mutant("promotion", start=151)
 def an_index_is_removed_that_was_promoted_since_it_was_found_unused(put: Put) -> None:
     put(IndexServer, "_retired", lambda self, index: True)
 
