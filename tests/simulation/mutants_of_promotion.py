@@ -55,6 +55,16 @@ def documents_whose_rows_are_gone_stay(put: Put) -> None:
     put(Promotion, "reconcile", lambda self, entity, target, since=None: 0)
 
 
+@mutant("promotion")
+def tombstones_count_for_marks_that_are_older_than_they_are(put: Put) -> None:
+    put(ReindexState, "deletes_since", lambda self, entity: self.deletes_mark)
+
+
+@mutant("promotion")
+def a_run_of_what_changed_trusts_tombstones_that_are_younger_than_its_mark(put: Put) -> None:
+    put(IndexHistory, "noted_at", lambda self, mark, entities: tuple(entities))
+
+
 @mutant("promotion", start=323)
 def writes_of_a_run_are_never_closed(put: Put) -> None:
     put(Promotion, "close_writes", lambda self, targets: None)
@@ -146,7 +156,7 @@ def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
     put(Promotion, "remove_abandoned", lambda self, entity, history: None)
 
 
-@mutant("promotion", start=2500)
+@mutant("promotion", start=151)
 def an_index_is_removed_that_was_promoted_since_it_was_found_unused(put: Put) -> None:
     put(IndexServer, "_retired", lambda self, index: True)
 

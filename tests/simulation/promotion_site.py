@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 from holdfast.errors import LeaseLost, SinkUnavailable
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.search_index import AliasState
-from holdfast.runs.reindex_state import LAST_PASS, SWAPPED
+from holdfast.leases.lease import Json
+from holdfast.runs.reindex_state import LAST_PASS, SWAPPED, IndexHistory
 from tests.simulation.host import Host
 from tests.simulation.index_server import IndexServer
 from tests.simulation.kernel import Crash
@@ -41,6 +43,10 @@ class PromotionSite(Site):
     """Some runs one after the other. Whoever drives one may die, lose answers, or pause until others have ended it."""
 
     arena: Arena
+    adopting: Random
+    """Dice of its own for what is done about tombstones, so that other seeds stay as they are."""
+    adopts: bool
+    """Whether the file gets tombstones at some time, and runs read what changed since the one before."""
 
     def make_oracle(self) -> Oracle:
         return Oracle(self.kernel)
@@ -68,6 +74,8 @@ class PromotionSite(Site):
         dice = self.kernel.dice
         server = FaultyServer()
         live, has_tombstones = dice.random() < 0.5, dice.random() < 0.5
+        self.adopting = Random(f"tombstones {dice.getstate()[1][0]}")
+        self.adopts = not has_tombstones and self.adopting.random() < 0.5
         self.arena = arena = Arena(dice, server=server, live=live, has_tombstones=has_tombstones)
         arena.written = self._written  # type: ignore[method-assign]
         server.site = self
@@ -94,7 +102,31 @@ class PromotionSite(Site):
             self.kernel.note(number, "promotes", failed[-1])
             arena.new_run(number, continues=failed[-1])
         else:
-            arena.new_run(number, recreate_index=self.kernel.random() < 0.5)
+            recreate_index, since = self.kernel.random() < 0.5, self._last_mark()
+            arena.new_run(number, recreate_index=recreate_index and since is None, changed_since=since)
+
+    def _last_mark(self) -> Json:
+        """The mark since which the next run reads what changed, as `reindex start --changed` finds it; None: all."""
+        if not self.adopts or self.adopting.random() < 0.5:
+            return None
+        if self.adopting.random() < 0.5:
+            self._adopt()
+        history = IndexHistory(self.arena.runs.values())
+        state = None if history.incomplete("users") else history.up_to_date(["users"])
+        return None if state is None else state.oldest_mark
+
+    def _adopt(self) -> None:
+        """The file gets tombstones. A row that was deleted before has none."""
+        arena = self.arena
+        if arena.tables.has_tombstones:
+            return
+        key = f"row{self.adopting.randrange(30)}"
+        if arena.begins and not any(key in other.changes for other in arena.tables.open):
+            transaction = arena.tables.begin()
+            transaction.delete(key)
+            arena.commit(transaction)
+        arena.tables.has_tombstones = True
+        self.kernel.note("file", "has tombstones from now on", key)
 
     def _one_run(self) -> None:
         arena, gives_up = self.arena, self.kernel.random() < 0.3
@@ -140,6 +172,8 @@ class PromotionSite(Site):
         arena = self.arena
         if arena.late and self.kernel.random() < 0.1:
             self.kernel.note("server", "gets a late request", arena.late.pop(0)())
+        if self.adopts and self.adopting.random() < 0.01:
+            self._adopt()
         if self.strikes("crash", 0.05):
             raise Killed
         if self.strikes("index_answer_lost", 0.05):
