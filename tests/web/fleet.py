@@ -130,7 +130,10 @@ def _act(store: Store, settings: Settings) -> None:
     ):
         pipeline = "invoices" if "invoices|3" in keys else "clicks"
         entry = log.begin(Request(who, via="web", reason=reason), Action(name, pipeline, keys, len(keys)))
-        messages = {Verdict.PARTLY: "1 partition reopened, 1 not", Verdict.REFUSED: "'invoices|3' is COMPLETED"}
+        messages = {
+            Verdict.PARTLY: "1 partition reopened, 1 could not be",
+            Verdict.REFUSED: "'invoices|3' is COMPLETED",
+        }
         log.end(entry, ActionOutcome(outcome, messages.get(outcome, "")))
     generations = StoredPipeline(settings, store, "clicks").generations()
     for number, who in ((1, "ana"), (2, "ben")):

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -24,6 +24,8 @@ SECRET_ERROR = "holdfast.secret"  # noqa: S105 (the kind of an error)
 REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}")
 _TOKEN = re.compile(rf"(?P<escape>\$\$\{{)|{REFERENCE.pattern}|(?P<stray>\$\{{[^}}]*\}}?)")
 _LARGEST_FILE = 64 * 1024
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PASSWORD_WORDS = ("password", "passwd", "pwd")
 
 
 class Resolved(str):
@@ -110,12 +112,16 @@ class Secret:
 
 
 def _without_password(url: Any) -> Any:
+    # Only URLs are understood here: the form `host=… password=…` may quote and space its parts in many ways.
     if not isinstance(url, str):
         return url
     try:
-        return url if urlsplit(url).password is not None or "password=" in url else Secret(str.__str__(url))
+        parts = urlsplit(url)
     except ValueError:
         return url
+    names = (unquote_plus(each.partition("=")[0]).lower() for each in re.split("[&;]", parts.query))
+    shows_one = parts.password is not None or any(word in name for name in names for word in _PASSWORD_WORDS)
+    return Secret(str.__str__(url)) if _URL.match(url) and not shows_one else url
 
 
 SecretUrl = Annotated[Secret, BeforeValidator(_without_password)]

@@ -110,6 +110,10 @@ class Generations:
         progress = self._rows.show(_key(mine.number)).progress
         return bool(progress.state["digest"] == mine.digest and progress.position != UNSEALED)
 
+    def is_free(self, number: int) -> bool:
+        """Whether nothing was committed in that generation, which exists. May read all rows of the pipeline."""
+        return self._rows.show(_key(number)).progress.position == UNSEALED and not self._has_commits(number)
+
     def _name_current(self, number: int, digest: str) -> int:
         """Write the digest to the row of the current generation if it has that number. Returns the current number."""
         wanted = {"number": number, "digest": digest}

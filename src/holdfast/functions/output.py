@@ -127,7 +127,10 @@ class ShardOutput:
         item = self.sinks.item_of(offset)
         if item is None or (self._last is not None and item <= self._last):
             # Sinks would take the rows of two records for those of one.
-            return f"rows for other sinks need numbers of 64 bits that grow, which offset {offset} does not have"
+            return (
+                "rows for other sinks need 64-bit record numbers in increasing order; the record at offset "
+                f"{offset} has none, or one that is not higher than the last"
+            )
         try:
             rows = self.sinks.rows_of(records)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -16,7 +16,7 @@ MOST_PROBLEMS = 20
 LONGEST_NAME = 300
 LONGEST_REASON = 1000
 LONGEST_PARAMETERS = 4000
-NOT_RECORDED = "no outcome is recorded: the action is under way, or its process has ended before the outcome was known"
+NOT_RECORDED = "the outcome is not known: the action is still running, or its process died before it could record one"
 
 
 class Verdict(StrEnum):

@@ -62,7 +62,9 @@ class AuditLog:
                 return self._add(self._new_key(), request, action)
             return self._once(request, request.idempotency_key, action)
         except Unavailable as away:
-            raise NotAudited(f"nothing was done, because the audit log cannot be written: {away}") from away
+            # The entry may have been added: a repeated request would find it, and take it for that of one that acts.
+            again = "" if request.idempotency_key is None else "; repeat it with a new idempotency key"
+            raise NotAudited(f"nothing was done, because the audit log cannot be written: {away}{again}") from away
         except StoreError as error:
             raise StoreError(f"nothing was done, because the audit log cannot be written: {error}") from error
 
@@ -94,6 +96,8 @@ class AuditLog:
         remembered.
         """
         oldest = _key_of(max(0.0, self.store.now() - self.kept_seconds), "")
+        if counted:
+            self._purge_requests(oldest)
         if counted and sum(self.store.count(self._pipeline).values()) > self.most + self.most // SLACK:
             oldest = min(oldest, self._last_kept())
         rows = self.store.find(Query(self._pipeline, after_key=oldest, limit=CHUNK))
@@ -101,6 +105,13 @@ class AuditLog:
         # First: a request without its entry would be carried out a second time.
         self.store.remove([row for row in self.store.get(requests) if row is not None] if requests else [])
         return sum(outcome is Outcome.OK for outcome in self.store.remove(rows))
+
+    def _purge_requests(self, oldest: str) -> None:
+        """Remove requests whose entry would be too old; it was never written if its process has died before."""
+        after: str | None = None
+        while page := self.store.find(Query(self._requests, after_key=after, limit=CHUNK)):
+            self.store.remove([row for row in page if row.spec.get("entry", "") > oldest])
+            after = page[-1].key
 
     def _last_kept(self) -> str:
         """The key of the last of the newest `most` entries."""

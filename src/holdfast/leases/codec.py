@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -112,16 +112,21 @@ class Former(NamedTuple):
 
 
 def decode_claimed(
-    row: Columns, body: str, changes: Mapping[str, Json], deaths: int, former: Sequence[Former] = ()
+    row: Columns,
+    body: str,
+    changes: Mapping[str, Json],
+    deaths: int,
+    read_claim: Callable[[], tuple[Sequence[Former], str]],
 ) -> Lease:
     """Like `decode`, for a store whose claims leave the body unchanged and store their changes in columns.
 
-    `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner. `former`
-    are the owners since the body was written, from which claims took the lease, one after the other.
+    `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner.
+    `read_claim` returns the owners since the body was written, from which claims took the lease, one after the other,
+    and the write id of the last claim; the row is unreadable if it raises.
     """
     try:
         parts = json.loads(body)
-        parts.pop("write_id")
+        former, parts["write_id"] = read_claim()
         if former:
             taken_at: list[Json] = [*(each.since for each in former[1:]), changes["claimed_at"]]
             for each, now in zip(former, taken_at, strict=True):

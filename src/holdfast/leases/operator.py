@@ -131,7 +131,7 @@ class Operator:
             wanted = stamped(row, made, write_id)
             if self.store.swap([Swap(row.version, wanted)]) == [Outcome.OK]:
                 return wanted
-        raise PartitionUpdateFailed(key.key, "its row keeps changing")
+        raise PartitionUpdateFailed(key.key, "other writers changed the row every time; try again")
 
 
 def _unfinished(row: Lease) -> Lease:

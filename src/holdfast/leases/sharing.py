@@ -16,7 +16,7 @@ from holdfast.leases.session import node_info
 from holdfast.leases.transitions import claimable
 
 SILENT = 2.0
-"""Heartbeats after which a session that was not renewed is about to end. A snapshot may be half of one old."""
+"""A session that was not renewed for this many heartbeats is taken for dead, and will expire soon."""
 
 
 @dataclass(frozen=True, slots=True)

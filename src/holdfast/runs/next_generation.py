@@ -61,7 +61,7 @@ def parsing_as(pipeline: StoredPipeline, number: int, created_by: str) -> Genera
 def _free_number(generations: Generations, wanted: int, digest: str) -> int:
     digests = {generation.number: generation.digest for generation in generations.list()}
     current = generations.current()[0] if digests else 0
-    if wanted > current and digests.get(wanted, digest) == digest:
+    if wanted > current and (digests.get(wanted, digest) == digest or generations.is_free(wanted)):
         return wanted
     same = [number for number, other in digests.items() if number > current and other == digest]
     return same[0] if same else max([wanted - 1, *digests]) + 1

@@ -84,7 +84,7 @@ class Changes:
     def outcome(self, word: str) -> ActionOutcome:
         problems = [str(error) for error in self.errors]
         kinds = {type(error).__name__ for error in self.errors}
-        message = f"{_number(self.done)} {word}" + (f", {len(problems)} not" if problems else "")
+        message = f"{_number(self.done)} {word}" + (f", {len(problems)} could not be" if problems else "")
         return ActionOutcome(self.verdict, message, self.done, problems, error=kinds.pop() if len(kinds) == 1 else None)
 
 

@@ -9,15 +9,16 @@ import traceback
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from holdfast.config import Secret, load_text
-from holdfast.config.secrets import References, Resolved
+from holdfast.config.secrets import PlaintextRule, References, Resolved, SecretUrl
 from holdfast.errors import ConfigError
 from holdfast.registry import Registry
 from tests.unit.config.samples import PIPELINE, Objects, failure, problems, settings
 
 SESAME = {"PASSWORD": "sesame"}
+NO_PLAIN_TEXT = {"plaintext": PlaintextRule(allowed=False)}
 
 
 def pipeline(source: str) -> str:
@@ -206,6 +207,33 @@ class TestPlainText:
     @pytest.mark.parametrize("allow", ["", "allow_plaintext_secrets: true\n"])
     def test_no_error_repeats_it(self, text: str, allow: str) -> None:
         assert "hunter2" not in str(failure(allow + text))
+
+
+class TestUrls:
+    @pytest.mark.parametrize(
+        "url",
+        ["postgresql://h/d", "mysql://user@h:3306/d?ssl=1", "sqlite:////tmp/passwords.db", "postgresql+psycopg://h/d"],
+    )
+    def test_one_without_a_password_may_be_written_as_it_is(self, url: str) -> None:
+        assert TypeAdapter(SecretUrl).validate_python(url, context=NO_PLAIN_TEXT) == Secret(url)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://u:hunter2@h/d",
+            "postgresql://h/d?password=hunter2",
+            "postgresql://h/d?pass%77ord=hunter2",
+            "postgresql://h/d?sslmode=require;SSLPassword=hunter2",
+            "mysql://h/d?passwd=hunter2",
+            "host=h password = hunter2",
+            "host=h",
+            "jdbc:postgresql://u:hunter2@h/d",
+            "http://[",
+        ],
+    )
+    def test_everything_else_is_a_secret(self, url: str) -> None:
+        with pytest.raises(ValidationError, match="plain-text secrets"):
+            TypeAdapter(SecretUrl).validate_python(url, context=NO_PLAIN_TEXT)
 
 
 class TestNeverShown:

@@ -155,7 +155,7 @@ def test_a_node_that_cannot_seal_among_many_others_waits_and_goes_on() -> None:
     generations = Generations(store, world.new_id, "orders")
     followed = follow(generations, generations, FIRST, world, switch=True, patience=0.0)
     store.others = 50
-    with pytest.raises(StoreUnavailable, match="keeps changing"):
+    with pytest.raises(StoreUnavailable, match="other writers changed the row every time"):
         followed.seal(1)
     assert until_answered(world, "store", lambda: followed.seal(1))
     assert store.others == 0

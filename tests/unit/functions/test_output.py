@@ -253,4 +253,4 @@ def test_rows_of_records_without_numbers_that_grow_are_a_failure_of_the_handler(
         made.assign()
         made.handle(0, 1)
         errors = [line["more"] for line in made.rig.log if line["message"] == "Handler failed"]
-        assert "numbers of 64 bits that grow, which offset 1 does not have" in errors[-1]
+        assert "the record at offset 1 has none, or one that is not higher than the last" in errors[-1]

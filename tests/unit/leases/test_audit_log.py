@@ -11,6 +11,7 @@ from holdfast.leases.action import NOT_RECORDED, Action, ActionOutcome, Entry, R
 from holdfast.leases.audit_log import KEPT_SECONDS, AuditLog
 from holdfast.leases.codec import encode_body
 from holdfast.leases.lease import Key
+from holdfast.leases.query import Query
 from holdfast.testing.faults import Fault
 from holdfast.testing.worlds import make_world
 from tests.unit.leases.rig import Rig
@@ -128,6 +129,19 @@ def test_a_process_that_died_before_its_entry_leaves_the_request_to_the_next(rig
     assert log.begin(once("k1"), RELEASE).repeated
 
 
+def test_a_request_whose_entry_may_be_there_says_that_its_key_is_used_up(rig: Rig, log: AuditLog) -> None:
+    rig.store.order("add", None, Fault.UNKNOWN)
+    rig.store.order("get", Fault.AWAY)
+    with pytest.raises(NotAudited, match=r"nothing was done.*repeat it with a new idempotency key"):
+        log.begin(once("k1"), RELEASE)
+    assert log.begin(once("k1"), RELEASE).repeated
+    assert not log.begin(once("k2"), RELEASE).repeated
+    rig.store.order("add", Fault.AWAY)
+    with pytest.raises(NotAudited) as without_key:
+        log.begin(ANA, RELEASE)
+    assert "idempotency" not in str(without_key.value)
+
+
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN, Fault.REQUEST_LOST, Fault.LATE])
 def test_two_people_with_one_key_act_once(rig: Rig, log: AuditLog, fault: Fault) -> None:
     # Both requests have looked before either has written: the first one's answers are lost.
@@ -175,6 +189,29 @@ def test_old_entries_and_their_requests_are_removed(rig: Rig, log: AuditLog) -> 
         log.show(old.id)
     assert len(log.list()) == 2
     assert not log.begin(once("k1"), RELEASE).repeated
+
+
+def test_old_requests_without_an_entry_are_removed(rig: Rig, log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "CHUNK", 2)
+    for number in range(5):
+        rig.store.order("add", None, Fault.AWAY)
+        with pytest.raises(NotAudited):
+            log.begin(once(f"k{number}"), RELEASE)
+    kept = log.begin(once("kept"), RELEASE)
+    assert requests_of(rig) == 6
+    rig.clock.turn(KEPT_SECONDS - 1.0)
+    log.purge()
+    assert requests_of(rig) == 6
+    log.end(log.begin(once("new"), RELEASE), DONE)
+    rig.clock.turn(2.0)
+    log.purge()
+    assert requests_of(rig) == 1
+    assert kept.id not in [entry.id for entry in log.list()]
+    assert log.begin(once("new"), RELEASE).repeated
+
+
+def requests_of(rig: Rig) -> int:
+    return len(rig.table.find(Query(f"{FLEET}/$requests")))
 
 
 def test_a_crash_while_old_entries_are_removed_lets_no_request_be_done_twice(rig: Rig, log: AuditLog) -> None:

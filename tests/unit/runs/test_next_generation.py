@@ -21,6 +21,7 @@ from holdfast.runs.backfill import Backfill, backfill
 from holdfast.runs.next_generation import (
     check_digest,
     check_roots_are_free,
+    expected_generation,
     new_roots,
     next_generation,
     parsing_as,
@@ -95,6 +96,15 @@ def test_what_is_current_or_taken_by_another_parsing_is_never_used_again(site: S
     assert [site.next(current), site.next(current)] == [2, 2]
     assert site.next(site.settings(1, "jsonl")) == 3
     assert site.next(site.settings(2, "jsonl")) == 3
+
+
+def test_a_number_in_which_nothing_was_committed_is_free_for_a_changed_file(site: Site) -> None:
+    site.run_live(site.settings(1, "text"))
+    first_try = site.stored(site.settings(2, "jsonl"))
+    first_try.generations().register(parsing_as(first_try, 2, "ann"), switch=False)
+    changed = site.settings(2, "raw")
+    assert expected_generation(site.stored(changed)) == 2
+    assert site.next(changed) == 2
 
 
 def test_a_node_joins_a_run_only_with_the_parsing_that_it_was_begun_with(site: Site) -> None:

@@ -45,8 +45,8 @@ class FunctionSink(Sink, RunsWorkers, StagesByBatch, KeepsLetters):
         )
         self.has_letters = self._bucket is not None
         self._fed: Mapping[str, Sink] = {}
-        self._item_of: Callable[[int], int | None] = item_of
         """The other sinks, in a redrive."""
+        self._item_of: Callable[[int], int | None] = item_of
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         if self._root is None:

@@ -129,18 +129,16 @@ def lease_after_claim(
     columns: Columns, body: str, claim_id: str, claimed_at: float, started_at: float | None, deaths: int
 ) -> Lease:
     """The lease of a row whose last change was a claim; the body is that of the write before the claim."""
-    former, write_id = _former_and_id(claim_id)
     return decode_claimed(
         columns,
         body,
         {
-            "write_id": write_id,
             "claimed_at": claimed_at,
             "updated_at": claimed_at,
             "started_at": claimed_at if started_at is None else started_at,
         },
         deaths,
-        former,
+        lambda: _former_and_id(claim_id),
     )
 
 
@@ -150,7 +148,7 @@ def _former_and_id(stored: str) -> tuple[Sequence[Former], str]:
     if not claim_id.startswith("[["):
         return (), claim_id
     former, _, write_id = claim_id.partition("\n")
-    return tuple(Former(*each) for each in json.loads(former)), json.loads(write_id)
+    return tuple(Former(*each[:3]) for each in json.loads(former)), json.loads(write_id)
 
 
 def claim_id_of(write_id: str) -> str:

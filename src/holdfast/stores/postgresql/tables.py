@@ -2,10 +2,10 @@
 
 Next to the columns that every store has, a row has those that a claim changes (`claim_id`, `claimed_at`, `started_at`,
 `takeovers`): a claim then does not change the body, however large it is. They count only while `claim_id` is set, that
-is until the next write of the whole row. `claim_id` is a JSON string: the id of the claim, after a line with the owners
-since, whose deadlines have passed (token, name, time of claim), if there are any. Nodes of earlier versions take all of
-it for the id. `seal` shows that holdfast itself has written the body and can read it: a claim, which never reads the
-body, takes only such rows.
+is until the next write of the whole row. `claim_id` is a JSON string: the id of the claim. If leases were claimed past
+their deadline since, a line before the id lists the owners that had them (token, name, time of claim); nodes of earlier
+versions take both lines for the id. `seal` shows that holdfast itself has written the body and can read it: a claim,
+which never reads the body, takes only such rows.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked prefix
 

@@ -48,6 +48,8 @@ async function go(event) {
     refreshAll();
   } catch (error) {
     byId("confirm-error").textContent = error.message;
+    // The audit log may have an entry under the key, which would be taken for that of a request that acts.
+    if (error.message.startsWith("nothing was done")) chosen.key = newKey();
     byId("confirm-go").disabled = false;
   }
 }
