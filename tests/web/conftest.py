@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.web.browser import ServedFleet, chromium, opened_page, served_fleet
+from tests.web.browser import ServedFleet, chromium, opened_page, quick, served_fleet
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    with served_fleet(tmp_path_factory.mktemp("fleet")) as served:
+    with served_fleet(tmp_path_factory.mktemp("fleet"), readings=quick()) as served:
         yield served
 
 

@@ -60,17 +60,21 @@ def test_the_form_changes_the_text_which_is_saved_and_a_change_of_others_is_kept
 
 def test_fields_that_are_changed_at_once_and_what_is_typed_meanwhile_are_kept(page: Page, file: Path) -> None:
     page.goto("/configuration")
-    held: list[Route] = []
-    page.route("**/configuration:trigger", held.append)
+    held_back: list[Route] = []
+
+    def hold_back(route: Route) -> None:
+        held_back.append(route)
+
+    page.route("**/configuration:trigger", hold_back, times=1)
     for name, value in (("workers", "9"), ("read_batch_size", "77")):
         page.locator(f'[name="{name}"]').fill(value)
         page.locator(f'[name="{name}"]').blur()
     text = page.locator("#editor-text")
     text.evaluate("(area) => { area.value += '# typed\\n'; area.dispatchEvent(new Event('input')); }")
-    page.unroute("**/configuration:trigger")
-    for route in held:
-        route.continue_()
-    expect(text).to_have_value(re.compile(r"(?s)read_batch_size: 77.*workers: 9.*# typed"))
+    while not held_back:
+        page.wait_for_timeout(50)
+    held_back[0].continue_()
+    expect(text).to_have_value(re.compile(r"read_batch_size: 77.*workers: 9.*# typed", re.DOTALL))
     assert page.evaluate("window.refused") == []
 
 

@@ -131,15 +131,14 @@ def test_a_change_that_comes_while_the_map_is_fetched_is_on_the_map(browser: Bro
         page.goto("/pipelines/orders")
         expect(page.locator(".map output")).to_contain_text("1 of 32")
         held_back: list[tuple[Route, APIResponse]] = []
-        page.route("**/api/v1/pipelines/orders/map*", lambda route: held_back.append((route, route.fetch())))
+        page.route("**/orders/map*", lambda route: held_back.append((route, route.fetch())), times=1)
         page.evaluate("document.dispatchEvent(new CustomEvent('holdfast:region', { detail: 'counts' }))")
         while not held_back:
             page.wait_for_timeout(50)
         fail(fleet, "orders|5")
         expect(page.locator(FAILED_ORDERS)).to_contain_text("1")
-        page.unroute("**/api/v1/pipelines/orders/map*")
-        for route, response in held_back:
-            route.fulfill(response=response)
+        ((route, response),) = held_back
+        route.fulfill(response=response)
         canvas = page.locator("canvas").first
         canvas.focus()
 
