@@ -82,6 +82,16 @@ def a_partition_is_split_while_its_batch_is_out(put: Put) -> None:
     put(splitting, "EAGER", 0.0)
 
 
+@mutant_of_test("tests/unit/flow/test_splitting.py", "what is handed back to nobody is taken again, and is complete")
+def a_node_that_is_alone_shares_with_nobody(put: Put) -> None:
+    put(Splitter, "_is_alone", lambda self: False)
+
+
+@mutant_of_test("tests/unit/flow/test_splitting.py", "without helpers all is complete as well, only later")
+def a_node_does_not_see_the_others(put: Put) -> None:
+    put(Splitter, "_is_alone", lambda self: True)
+
+
 @mutant_of_test("tests/unit/flow/test_runs.py", "its world has splits and no runs")
 def a_split_whose_partition_has_failed_is_never_finished(put: Put) -> None:
     put(Runs, "finish_splits", lambda self, run_id: False)

@@ -93,6 +93,8 @@ class Acquirer:
         self._eager_pause = min(heartbeat * EAGER, EAGER_FOR_ENDLESS if holdings.endless else heartbeat)
         self.eager = False
         """Whether this node holds less than its share, so that others will hand it leases soon."""
+        self.has_taken = False
+        """Whether the last look has taken leases: there may be more."""
         self.shared = False
         """Whether other nodes take part, as far as the last look has shown."""
         self.draining = False
@@ -139,11 +141,12 @@ class Acquirer:
         idle = len(self._holdings.where(lambda held: held.at_rest))
         room = self._capacity.room([held.lease for held in self._holdings], idle)
         if room <= 0 and not passing:
+            self.has_taken = False
             return
         look = self._sharing.look(len(self._holdings), max(room, 0))
         self._hold(look.taken)
         self._hand_off.choose(look.shed_to)
-        self.eager, self.shared = look.short, look.shared
+        self.eager, self.shared, self.has_taken = look.short, look.shared, bool(look.taken)
         # Where partitions are split, there may be a new one at any time.
         is_eager = look.short or self._splits
         pause = self._eager_pause if is_eager else self._coordinator.session.timing.heartbeat

@@ -14,6 +14,8 @@ from holdfast.leases.world import Clock
 SUSPECT_AFTER_TAKEOVERS = 2
 GROWTH = 20
 """How many times `max_batches` a node may hold while partitions are tiny."""
+STEP = 4
+"""How many times as many partitions a node holds after each round of tiny ones, which costs a Spark job."""
 ROUNDS = 2
 UNBOUNDED = 1_000_000
 
@@ -242,8 +244,8 @@ class Capacity:
             return UNBOUNDED - len(held)
         if self._weighing is None or not self._weighing.is_light(held):
             self._most = max(self._ordinary, self._most // 2)
-        elif len(held) >= self._most:
-            self._most = min(2 * self._most, GROWTH * self._ordinary)
+        elif held and not idle:
+            self._most = min(STEP * self._most, GROWTH * self._ordinary)
         return min(self._most - len(held), self.round_size - idle, self._pace.most_leases - len(held))
 
 

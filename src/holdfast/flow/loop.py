@@ -146,8 +146,16 @@ class PipelineLoop:
 
     @property
     def eager(self) -> bool:
-        """Whether endless batches wait for leases that other nodes are about to hand over."""
-        return self._holdings.endless and self._acquirer.eager and not self._acquirer.draining
+        """Whether the next turn should come soon.
+
+        Endless batches wait for leases that other nodes are about to hand over; or leases were just taken, and the
+        engine has room for a round of more.
+        """
+        if self._acquirer.draining:
+            return False
+        if self._holdings.endless:
+            return self._acquirer.eager
+        return self._acquirer.has_taken and self._rounds.has_room
 
     @property
     def hands_over(self) -> bool:

@@ -2,7 +2,8 @@
 
 Estimates are wrong and nodes are of different speed, so that at the end of a run some nodes have much to do and others
 nothing. A node that sees no free partition first hands back what it holds but cannot begin, and then splits its largest
-partition at the cursor. Nothing more is shared until another node has taken what was shared.
+partition at the cursor. Nothing more is shared until another node has taken what was shared. A node that is alone
+splits only its last partition, so that all its cores have work.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Splitter:
         if not resting or now < self._next or self._something_is_free():
             return
         self._next = now + world.jittered(self._coordinator.session.timing.heartbeat * EAGER)
+        if self._is_alone() and not (len(self._holdings) == 1 and has_room):
+            return
         if has_room:
             largest = sorted(resting, key=lambda held: rest_of(held.lease), reverse=True)
             any(self._split(held) for held in largest[:CANDIDATES])
@@ -62,6 +65,16 @@ class Splitter:
             return bool(self._coordinator.store.find(query))
         except StoreUnavailable:
             return True
+
+    def _is_alone(self) -> bool:
+        """Whether no other node of the fleet runs: it would have to come before it could help."""
+        session = self._coordinator.session
+        query = Query(session.fleet, statuses=(Status.ASSIGNED,), limit=2)
+        try:
+            found = self._coordinator.store.find(query)
+        except StoreUnavailable:
+            return False
+        return all(row.key == session.id for row in found)
 
     def _hand_back(self, waiting: Sequence[Held]) -> None:
         """Hand back half of the leases that wait here, the smallest ones."""

@@ -207,7 +207,7 @@ class RunWork(Companion):
 
     @property
     def eager(self) -> bool:
-        return self._stepping and not self.loop.busy
+        return self.loop.eager or (self._stepping and not self.loop.busy)
 
     @property
     def _may_step(self) -> bool:

@@ -39,15 +39,20 @@ def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_ma
     for _ in range(8):
         held += reach.room(tiny(held), 0)
         steps.append(held)
-    assert steps == [5, 10, 20, 40, 80, 160, 200, 200]
+    assert steps == [5, 25, 105, 200, 200, 200, 200, 200]
     assert reach.round_size == 100
 
 
 def test_one_large_partition_ends_it() -> None:
     reach = Capacity(Sized({}), 10, PACE)
-    assert reach.room(tiny(10), 0) == 10
-    assert reach.room([*tiny(19), Lease("p", "large")], 0) == -10
+    assert reach.room(tiny(10), 0) == 20
+    assert [reach.room([*tiny(29), Lease("p", "large")], 0) for _ in range(2)] == [-10, -20]
     assert reach.round_size == 5
+
+
+def test_no_more_are_taken_while_some_wait() -> None:
+    reach = Capacity(Sized({}), 10, PACE)
+    assert [reach.room(tiny(5), 5), reach.room(tiny(5), 1), reach.room(tiny(5), 0)] == [0, 4, 20]
 
 
 def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_is_out() -> None:
@@ -85,6 +90,23 @@ def test_two_nodes_have_as_many_each_of_partitions_that_are_not_tiny() -> None:
             node.turn()
     assert [len(node.engine.out) for node in nodes] == [10, 10]
     assert [[len(batches) for batches in node.engine.rounds] for node in nodes] == [[5, 5], [5, 5]]
+
+
+def test_the_next_turn_comes_soon_while_leases_are_found_and_the_engine_has_room_for_them() -> None:
+    fleet = Fleet(many(8))
+    node = node_of_ten(fleet)
+    eager = []
+    for _ in range(4):
+        node.turn()
+        eager.append((len(node.engine.out), node.loop.eager))
+    assert eager == [(0, False), (5, True), (8, True), (8, False)]
+
+
+def test_it_does_not_while_the_engine_is_full() -> None:
+    node = node_of_ten(Fleet(many(8)))
+    node.turn(2)
+    node.engine._room = 0
+    assert not node.loop.eager
 
 
 def test_the_time_in_which_a_round_waits_for_the_one_before_it_is_not_counted_against_it() -> None:
