@@ -115,13 +115,14 @@ def _without_password(url: Any) -> Any:
     # Only URLs are understood here: the form `host=… password=…` may quote and space its parts in many ways.
     if not isinstance(url, str):
         return url
+    address = url.removeprefix("jdbc:")  # a mistake that is named later, without the hint of a secret
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(address)
     except ValueError:
         return url
     names = (unquote_plus(each.partition("=")[0]).lower() for each in re.split("[&;]", parts.query))
     shows_one = parts.password is not None or any(word in name for name in names for word in _PASSWORD_WORDS)
-    return Secret(str.__str__(url)) if _URL.match(url) and not shows_one else url
+    return Secret(str.__str__(url)) if _URL.match(address) and not shows_one else url
 
 
 SecretUrl = Annotated[Secret, BeforeValidator(_without_password)]

@@ -30,6 +30,8 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 # Values of such keys are never quoted, even if the key itself is a mistake.
 _SECRET_KEY = re.compile(r"pas+w|pwd|\bpw\b|secret|token|credential|api_?key|access_?key|jaas", re.IGNORECASE)
 _SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
+# As in the parameters of a connection, or of an address.
+_SECRET_PARAMETER = re.compile(rf"(?:{_SECRET_KEY.pattern})\w*=(?!['\"]?\$\{{)[^\s&]", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
 # The path of a web address may be a token, as in those of webhooks.
 _PATH_IN_URL = re.compile(r"(https?://[^/\s'\"]+/)(?!\$\{)([^\s'\"]+)")
@@ -195,8 +197,13 @@ class Document:
 
 
 def has_secret_entry(line: str) -> bool:
-    """Return whether the line has an entry whose key is that of a secret, with a value that is not a reference."""
-    return _SECRET_ENTRY.search(line) is not None
+    """Return whether the line has an entry or a parameter whose name is that of a secret, and which is not a reference."""
+    return _SECRET_ENTRY.search(line) is not None or has_secret_parameter(line)
+
+
+def has_secret_parameter(text: str) -> bool:
+    """Return whether the text has a parameter such as `password=…` whose value is not a reference."""
+    return _SECRET_PARAMETER.search(text) is not None
 
 
 def is_secret_key(key: str) -> bool:

@@ -90,6 +90,8 @@ def _application(readings: Readings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=f"{API}/openapi.json",
+        # A redirect would lose the prefix of a proxy.
+        redirect_slashes=False,
         lifespan=lifespan,
     )
 

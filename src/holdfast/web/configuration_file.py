@@ -21,7 +21,14 @@ from holdfast.config.models import Settings
 from holdfast.config.plain_text import warnings_of_plain_text
 from holdfast.config.secrets import REFERENCE
 from holdfast.config.settings_file import text_digest
-from holdfast.config.yaml_positions import Document, has_secret_entry, is_secret_key, scalars_of, without_password
+from holdfast.config.yaml_positions import (
+    Document,
+    has_secret_entry,
+    has_secret_parameter,
+    is_secret_key,
+    scalars_of,
+    without_password,
+)
 from holdfast.errors import ConfigError, Refused, UsageError
 from holdfast.registry import Registry
 
@@ -131,7 +138,10 @@ def _why_hidden(text: str, settings: Settings | None) -> str | None:
         hidden = document.shown_lines(()) != document.lines
     else:
         hidden = without_password(text) != text or bool(warnings_of_plain_text(settings))
-    literal = any(is_secret_key(key) and REFERENCE.sub("", node.value) for key, node in scalars_of(document.root))
+    literal = any(
+        (is_secret_key(key) and REFERENCE.sub("", node.value)) or has_secret_parameter(node.value)
+        for key, node in scalars_of(document.root)
+    )
     commented = any(has_secret_entry(line.partition("#")[2]) for line in document.lines)
     allowed = document.find(("allow_plaintext_secrets",)).path
     return _PLAIN_SECRETS if literal or hidden or commented or allowed else None

@@ -22,6 +22,7 @@ from holdfast.web.pages_runs import backups
 from holdfast.web.timeline import tenures_of, timeline
 
 PAGE_SIZE = 100
+LONGEST_INDEX = 20
 _MOST_LOOKS = 20
 """Pages of the store that are read for one page that is filtered by key."""
 
@@ -80,8 +81,11 @@ def show_cell(dashboard: Dashboard, parameters: Parameters) -> Data:
     """Return the key of the partition at an index of the map. Raises `NotFound`."""
     name, run, text = parameters["pipeline"], parameters.get("run", ""), parameters.get("index", "")
     found = dashboard.snapshots.get(dashboard.identifier(name), run)
-    if not text.isdecimal() or int(text) >= len(found.keys):
-        raise NotFound(f"there is no partition at index {text!r}; {name} has {len(found.keys)} partitions")
+    # Python refuses to read numbers of thousands of digits.
+    if not text.isdecimal() or len(text) > LONGEST_INDEX or int(text) >= len(found.keys):
+        raise NotFound(
+            f"there is no partition at index {text[:LONGEST_INDEX]!r}; {name} has {len(found.keys)} partitions"
+        )
     index = int(text)
     return {
         "head": head(dashboard, pipeline=name, run=run),

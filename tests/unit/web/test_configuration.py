@@ -153,6 +153,9 @@ def test_without_allow_edit_nobody_edits(tmp_path: Path) -> None:
         "a: [",
         "# password: hunter2\npipelines: {}\n",
         "pipelines: {} # was password: hunter2\n",
+        "# password=hunter2\npipelines: {}\n",
+        "environment: {PGDSN: 'host=a password=hunter2'}\npipelines: {}\n",
+        "source: {url: 'http://h/path?access_key=hunter2'}\npipelines: {}\n",
         "spark: {conf: {spark.hadoop.fs.azure.account.key.acct: hunter2==}}\npipelines: {}\n",
     ],
 )
