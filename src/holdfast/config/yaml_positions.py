@@ -197,7 +197,7 @@ class Document:
 
 
 def has_secret_entry(line: str) -> bool:
-    """Return whether the line has an entry or a parameter whose name is that of a secret, and which is not a reference."""
+    """Return whether the line has an entry or a parameter that is named as a secret and is not a reference."""
     return _SECRET_ENTRY.search(line) is not None or has_secret_parameter(line)
 
 
