@@ -142,12 +142,14 @@ class Readings:
             kept.reading = None
 
     def _timed(self, read: Callable[[], Any]) -> tuple[Reading, float]:
-        """Read. Also returns the seconds that it took, without those of snapshots."""
+        """Read. Also returns the seconds that such a read takes, without those of snapshots."""
         begun_at = time.monotonic()
         with nullcontext(SnapshotUse()) if self._snapshots is None else self._snapshots.used() as use:
             value = read()
         ended_at = time.monotonic()
-        return Reading(value, min(begun_at, use.oldest)), ended_at - begun_at - use.seconds
+        # What is made of an incomplete snapshot is soon made again, and is not what a read costs later.
+        seconds = ended_at - begun_at - use.seconds if use.complete else 0.0
+        return Reading(value, min(begun_at, use.oldest)), seconds
 
 
 def _old(latest: Reading, error: Exception | None, *, late: bool) -> Reading:

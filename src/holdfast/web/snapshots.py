@@ -25,10 +25,14 @@ MOST = 64
 
 @dataclass
 class SnapshotUse:
-    """What a thread has used: seconds that it spent on snapshots, and when the oldest one of them was begun."""
+    """What a thread has used: seconds that it spent on snapshots, and when the oldest one of them was begun.
+
+    `complete`: all of them have all rows. Those of large pipelines are read in parts at the beginning.
+    """
 
     seconds: float = 0.0
     oldest: float = math.inf
+    complete: bool = True
 
 
 class _Kept:
@@ -86,6 +90,7 @@ class Snapshots:
         if use is not None:
             use.seconds += time.monotonic() - asked_at
             use.oldest = min(use.oldest, begun_at)
+            use.complete = use.complete and kept.taken_by.complete
         return found, kept
 
     def _current(self, kept: _Kept) -> PartitionSnapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.rows import PIPELINE, make_row
 from holdfast.web import snapshots as module
 from holdfast.web.pace import Pace
+from holdfast.web.readings import Readings
 from holdfast.web.snapshots import Snapshots
 
 
@@ -106,3 +108,20 @@ def test_a_read_knows_how_long_it_waited_for_snapshots_and_how_old_they_are(cloc
         snapshots.get("other")
         snapshots.get(PIPELINE)
     assert (second.seconds, second.oldest) == (0.5, 100.0)
+
+
+def test_what_is_made_of_a_snapshot_without_all_rows_is_not_what_a_reading_costs(clock: Clock) -> None:
+    _, snapshots = kept(clock, 0.0)
+    snapshots.get(PIPELINE)
+    readings = Readings()
+    readings.attach(snapshots)
+
+    def read() -> None:
+        snapshots.get(PIPELINE)
+        time.sleep(0.01)
+
+    snapshots._of(PIPELINE, "").taken_by.complete = False
+    assert readings._timed(read)[1] == 0.0
+    snapshots._of(PIPELINE, "").taken_by.complete = True
+    assert readings._timed(read)[1] >= 0.01
+    readings.close()
