@@ -290,9 +290,6 @@ class _Delivery:
 
 
 INITIAL_LIMIT = 2.0
-QUICK = 0.25
-"""Seconds of a request within which the server has room for more. Of slower ones, most of a further one would wait
-there, and cost memory; so that the limit grows a tenth as fast."""
 
 
 class AdaptiveConcurrency:
@@ -327,13 +324,11 @@ class AdaptiveConcurrency:
 
     def succeeded(self, began: float) -> None:
         """Note that the server has accepted a request that was sent at `began`."""
-        took = self._clock() - began
-        if took > self._slow_after:
+        if self._clock() - began > self._slow_after:
             self.rejected(began)
             return
-        growth = 1.0 if took <= QUICK else 0.1
         with self._changed:
-            self._limit = min(self._most, self._limit + growth / self._limit)
+            self._limit = min(self._most, self._limit + 1.0 / self._limit)
             self._changed.notify_all()
 
     def rejected(self, began: float) -> None:
