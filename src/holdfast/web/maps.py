@@ -45,7 +45,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _RowsMap:
     """A map, and what it was made of."""
 
     map: Map
@@ -59,7 +59,7 @@ class Maps:
     def __init__(self, dashboard: Dashboard, readings: Readings) -> None:
         self._dashboard = dashboard
         self._readings = readings
-        self._latest: OrderedDict[tuple[str, str], _Made] = OrderedDict()
+        self._latest: OrderedDict[tuple[str, str], _RowsMap] = OrderedDict()
         self._lock = Lock()
 
     async def get(self, pipeline: str, run: str = "") -> tuple[Map, Reading]:
@@ -82,14 +82,14 @@ class Maps:
         return made.map
 
 
-def _following(before: _Made | None, rows: PartitionSnapshot, alive: frozenset[str]) -> _Made:
+def _following(before: _RowsMap | None, rows: PartitionSnapshot, alive: frozenset[str]) -> _RowsMap:
     if before is None:
         # Numbers begin with the time: those of another process mean other maps, and are never repeated.
-        return _Made(Map(int(time.time() * 1000), _cells(rows, alive)), rows, alive)
+        return _RowsMap(Map(int(time.time() * 1000), _cells(rows, alive)), rows, alive)
     if before.rows is rows and before.alive == alive:
         return before
     found = before.map.followed_by(_cells(rows, alive), same_keys=before.rows.keys is rows.keys)
-    return _Made(found, rows, alive)
+    return _RowsMap(found, rows, alive)
 
 
 def _cells(rows: PartitionSnapshot, alive: frozenset[str]) -> bytes:
