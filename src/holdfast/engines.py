@@ -199,6 +199,7 @@ def task_modules(pipelines: Iterable[Pipeline]) -> list[str]:
         classes = [type(part).__module__ for part in (*parts, *built.processors)]
         modules += [
             "pyarrow.pandas_compat",
+            "pyarrow.vendored.version",
             "pandas",
             "holdfast.spark.job",
             *(name for name in classes if name.startswith("holdfast.")),

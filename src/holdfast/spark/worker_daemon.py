@@ -1,4 +1,4 @@
-"""pyspark's daemon of Python workers, with five differences. Spark runs this module with `python -m`.
+"""pyspark's daemon of Python workers, with six differences. Spark runs this module with `python -m`.
 
 When a session stops, the JVM closes the socket of an idle worker and sends it a signal. A worker that notices the
 socket first would print a traceback about a broken pipe, although nothing was lost. This traceback is not printed;
@@ -6,7 +6,8 @@ every other is.
 
 The daemon collects garbage after every task, and would traverse the objects of all loaded modules each time, for a
 tenth of a second. When a task has left many objects, those that outlive a collection are frozen: later collections skip
-them.
+them. During a task the collector runs less often than Python's default: the rows of a page are many short-lived objects
+without cycles.
 
 Workers have a limit of memory. A batch that needs more fails with a MemoryError; without the limit the operating system
 would end the JVM or another process.
@@ -14,6 +15,10 @@ would end the JVM or another process.
 Modules that are named in the environment are imported before workers are forked, which then begin with them: a worker
 of a function that has died is replaced half a second earlier, and a round after a pause, in which Spark has ended idle
 workers, begins at once. Objects of these modules are frozen, too.
+
+Spark puts archives of pyspark and of its own classes before the installed package that they belong to. Modules of an
+archive have no cached bytecode, and each new worker would read the directories of these archives a dozen times, for a
+third of a second. The installed package is used.
 
 Modules of a folder that is named in the environment are found after all others. In PYTHONPATH the folder would come
 before the standard library, and a file `secrets.py` in it would hide the module that numpy needs.
@@ -29,9 +34,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
-
-from pyspark import daemon
 
 MEMORY = "HOLDFAST_WORKER_MEMORY"
 """The environment variable with the limit of memory, in bytes."""
@@ -41,12 +45,15 @@ MODULES = "HOLDFAST_WORKER_MODULES"
 """The environment variable with a folder of further modules."""
 MANY = 10_000
 """Number of objects that the collector traverses in a millisecond or two."""
+COLLECT_AFTER = 20_000
+"""Number of new objects after which the collector runs; a page of rows has about as many."""
 FREEZES = 8
 """Maximum number of freezes: each also keeps objects that later tasks no longer need."""
 
 
 def quiet_on_hangup(print_traceback: Callable[..., None]) -> Callable[..., None]:
     """`print_traceback`, except for broken pipes of the daemon itself."""
+    from pyspark import daemon
 
     def print_unless_hung_up(*args: Any, **kwargs: Any) -> None:
         error = sys.exception()
@@ -90,6 +97,19 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
+def prefer_installed_pyspark() -> None:
+    """Take the archives of an installed pyspark off the path of modules. Must precede the first import of pyspark.
+
+    Archives that belong to another installation of Spark stay: only they have its version of pyspark.
+    """
+    packages = [
+        package for folder in sys.path if (package := Path(folder, "pyspark")).joinpath("__init__.py").is_file()
+    ]
+    for entry in [entry for entry in sys.path if any(Path(entry).is_relative_to(package) for package in packages)]:
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
+
+
 def find_modules() -> None:
     """Let this process and those that it forks import modules of the folder that the environment names."""
     if MODULES in os.environ:
@@ -105,10 +125,19 @@ def preload() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Serve the JVM until it closes the daemon's input."""
+    prefer_installed_pyspark()
+    from pyspark import daemon
+
     limit_memory()
     find_modules()
     preload()
+    gc.set_threshold(COLLECT_AFTER)
     daemon.worker = freezing_what_stays(daemon.worker)
     traceback.print_exc = quiet_on_hangup(traceback.print_exc)
     daemon.manager()
+
+
+if __name__ == "__main__":
+    run()

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import py4j
+import pyspark
 import pytest
 from pyspark import java_gateway
 
@@ -120,6 +122,22 @@ def test_workers_are_forked_with_the_modules_that_the_environment_names() -> Non
     modules = {**os.environ, "HOLDFAST_WORKER_PRELOAD": "no.such.module,colorsys"}
     found = subprocess.run([sys.executable, "-c", code], env=modules, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["True"]
+
+
+def test_workers_use_the_installed_pyspark_and_not_its_archives(tmp_path: Path) -> None:
+    package = Path(pyspark.__file__).parent
+    archives = [*package.glob("python/lib/*.zip"), *package.glob("jars/spark-core_*.jar")]
+    other = tmp_path / "pyspark" / "python" / "lib" / "pyspark.zip"
+    code = (
+        "import sys; from holdfast.spark.worker_daemon import prefer_installed_pyspark as prefer; prefer()\n"
+        "import pyspark, py4j; print(pyspark.__file__, py4j.__file__)\n"
+        "print(*(entry for entry in sys.path if entry.endswith(('.zip', '.jar'))))"
+    )
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*archives, other]))}
+    found = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
+    first, left = found.stdout.splitlines()
+    assert first.split() == [str(package / "__init__.py"), py4j.__file__]
+    assert [entry for entry in left.split() if "pyspark" in entry] == [str(other)]
 
 
 REINDEX = """
