@@ -49,6 +49,9 @@ class Database(ABC):
                 "user": self.server.user,
                 "password": Secret(PASSWORD),
                 "table_prefix": self.prefix,
+                # A machine that stands still for a while is not what these tests are about.
+                "statement_timeout": "120s",
+                "connect_timeout": "60s",
                 **changes,
             }
         )

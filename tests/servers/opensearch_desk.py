@@ -36,7 +36,7 @@ class Desk:
     def __init__(self, server: OpenSearchServer, **settings: Any) -> None:
         self.server = server
         self.index = f"orders{next(_numbers)}"
-        given = {"hosts": [server.endpoint], "index": self.index, **settings}
+        given = {"hosts": [server.endpoint], "index": self.index, "patience": "120s", **settings}
         self.sink: OpenSearchSink = PLUGIN.build("search", PLUGIN.config(**given), Registry.installed())
         self.verdict = self.sink.open(self.pipeline, durable=True)
 

@@ -95,7 +95,7 @@ def test_a_claim_that_is_frozen_in_mysql_keeps_its_row_for_seconds_only(mariadb_
     outcomes: Queue[str] = multiprocessing.get_context("fork").Queue()
     with stopped(claim_and_freeze, database.settings(statement_timeout="1s"), outcomes):
         assert written_by_another(database, row) is Outcome.OK
-    assert outcomes.get(timeout=20) == "away"
+    assert outcomes.get(timeout=60) == "away"
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])

@@ -56,7 +56,7 @@ def proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
 
 
 def s3_store(prefix: str, port: int) -> ObjectStore:
-    return ObjectStore(S3TaggedObjects(replace(access(port), patience=5.0), prefix))
+    return ObjectStore(S3TaggedObjects(replace(access(port), patience=60.0), prefix))
 
 
 class TestObjectStoreOnS3(StoreBehaviour):

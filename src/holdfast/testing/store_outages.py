@@ -31,6 +31,8 @@ from holdfast.testing.proxy import CHUNK, TcpProxy
 from holdfast.testing.rows import PIPELINE, make_row, touched
 
 OK, UNKNOWN = Outcome.OK, Outcome.UNKNOWN
+PATIENCE = 120.0
+"""How long a server may take to recover, in seconds: the machine may be busy."""
 
 
 class OutageBehaviour:
@@ -40,7 +42,7 @@ class OutageBehaviour:
     """Port of the running server on 127.0.0.1."""
     commit: bytes
     """Bytes that occur only in the request that commits a write; for HTTP, in its body."""
-    hangs_up_after: float | None = 10.0
+    hangs_up_after: float | None = 30.0
     """Seconds after which a call on a server that hangs must have failed; None if the store waits for longer."""
 
     _stores: list[Store]
@@ -192,14 +194,14 @@ class OutageBehaviour:
 
     def eventually(self, holds: Callable[[], bool]) -> None:
         """Wait until the condition holds; the server may still be working after a break. Ignores `StoreUnavailable`."""
-        give_up_at = time.monotonic() + 10.0
+        give_up_at = time.monotonic() + PATIENCE
         while True:
             try:
                 if holds():
                     return
             except StoreUnavailable:
                 pass
-            assert time.monotonic() < give_up_at, "this has not come true within 10 seconds"
+            assert time.monotonic() < give_up_at, f"this has not come true within {PATIENCE:.0f} seconds"
             time.sleep(0.02)
 
 
